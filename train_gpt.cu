@@ -75,7 +75,7 @@ static int64_t roll_back(Run *r, int64_t step) {
     report_saved(r, saver_finish(r->saver));
     int64_t to = run_roll_back(r, step);
     if (run_is_rank0(r))
-        progress_note("rolled back to step %lld, without the data of steps %lld to %lld", (long long)to,
+        progress_note("rolled back to step %lld, and skips the data of steps %lld to %lld", (long long)to,
                       (long long)to + 1, (long long)step + 1);
     return to;
 }
@@ -162,7 +162,8 @@ static int sample_now(Run *r, int64_t step) {
                                r->eval_batch.inputs, r->watchdog, rounds_stop, r);
     shards_rewind(r->model->shards, &r->model->stream);
     if (run_is_rank0(r) && text) progress_sample(step, text);
-    else if (run_is_rank0(r)) progress_note("the sample after step %lld is left out", (long long)step);
+    else if (run_is_rank0(r))
+        progress_note("the sample after step %lld is left out, because a stop was requested", (long long)step);
     free(text);
     return text != NULL;
 }
@@ -264,7 +265,7 @@ static int nothing_to_do(Run *r, const Course *c) {
     if (run_is_rank0(r))
         progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", r->config->run.dir,
                       (long long)c->step, is_early ? "run.stop_step" : "run.steps", (long long)c->last,
-                      is_early ? "; run.stop_step=0 goes on" : "");
+                      is_early ? "; run.stop_step=0 trains until run.steps" : "");
     memory_copies_sweep(&r->checkpoint);
     return EXIT_DONE;
 }

@@ -76,7 +76,8 @@ int evaluate(Run *r, int64_t step, int parts) {
     int whole = (!(parts & EVAL_LOSS) || evaluate_loss(r, step)) && (!(parts & EVAL_TASKS) || evaluate_tasks(r, step));
     shards_rewind(r->model->shards, &r->model->stream);
     if (!whole && run_is_rank0(r))
-        progress_note("the evaluation after step %lld waits until the run goes on", (long long)step);
+        progress_note("the evaluation after step %lld stops, because a stop was requested; the same command repeats it",
+                      (long long)step);
     return whole;
 }
 

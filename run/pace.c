@@ -53,13 +53,14 @@ static void warn_of(const Comm *comm, const Pace *pace, int found) {
     int slow = found - 1, best = fastest_of(pace, comm_size(comm)), other = first_elsewhere(comm);
     if (found > 0)
         warn("rank %d on %s computes %.1f ms a step, rank %d on %s %.1f ms (medians of %d steps): all ranks wait for "
-             "it",
+             "rank %d; look for other programs or heat on %s, or set parallel.balance=true, which gives slow ranks "
+             "less work",
              slow, comm_host(comm, slow), pace[slow].compute_ms, best, comm_host(comm, best), pace[best].compute_ms,
-             STRAGGLER_STEPS);
+             STRAGGLER_STEPS, slow, comm_host(comm, slow));
     else
         warn("rank 0 on %s computes %.1f ms a step and waits %.1f ms for messages, and no rank waits much less "
-             "(medians of %d steps): the link between %s and %s is slow, or a step is too little work for it (raise "
-             "batch.global_tokens, or start fewer hosts)",
+             "(medians of %d steps): the link between %s and %s is slow, or the steps are too short for it: raise "
+             "batch.global_tokens, or start fewer hosts",
              comm_host(comm, 0), pace[0].compute_ms, pace[0].wait_ms, STRAGGLER_STEPS, comm_host(comm, 0),
              comm_host(comm, other));
 }
@@ -166,6 +167,6 @@ void balance_note(Run *r, int64_t step) {
     if (!changes || !run_is_rank0(r)) return;
     for (int d = 0; d < datas && used < (int)sizeof text - 24; d++)
         used += snprintf(text + used, sizeof text - (size_t)used, " %lld", (long long)r->shares[d]);
-    progress_note("balance: of a step's micro-batches the ranks now take%s%s", text,
+    progress_note("balance: micro-batches of each step, rank by rank, are now%s%s", text,
                   used >= (int)sizeof text - 24 ? " ..." : "");
 }

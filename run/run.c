@@ -60,7 +60,9 @@ static void agree_on_inputs(const Run *r) {
     char     ranks[GUARD_TEXT];
     uint64_t tasks = 0;
     if (!guard_is_same(r->comm, (int64_t)config_fingerprint(r->config), ranks))
-        fail(EXIT_CONFIG, "the configs of the ranks differ: %s; give all the same file and the same words after it",
+        fail(EXIT_CONFIG,
+             "the configs of the ranks differ: %s; start all ranks with the same config file and the same key=value "
+             "words",
              ranks);
     for (int i = 0; i < r->tasks; i++) tasks = 31 * tasks + r->task[i].fingerprint;
     const struct { const char *key; uint64_t seen; } inputs[] = {
@@ -82,8 +84,8 @@ static CommKind choose_comm(const Config *c, Comm *comm, int device_sharers) {
     comm_all_reduce_i64(comm, &most, 1, COMM_MAX);
     int own = comm_size(comm) > 1 && most == 1;
     if (c->parallel.comm == PARALLEL_NCCL && comm_size(comm) > 1 && !own)
-        fail(EXIT_NODEVICE,
-             "parallel.comm = \"nccl\" needs a GPU for every rank; \"auto\" takes the ring where ranks share one");
+        fail(EXIT_NODEVICE, "parallel.comm = \"nccl\" needs a GPU for every rank: start one rank for each GPU, or set "
+                            "parallel.comm=auto, which also works where ranks share a GPU");
     int has_nccl = strcmp(world_nccl(), "none") != 0;
     if (c->parallel.comm == PARALLEL_AUTO && own && !has_nccl && comm_rank(comm) == 0)
         warn("this build has no NCCL: gradients travel by way of host memory, which is slow; install libnccl-dev, "
@@ -121,8 +123,8 @@ static void warn_of_wide_groups(const Run *r) {
         if (end < ranks && end % tensor && !wide) wide = end;
     }
     if (wide && run_is_rank0(r))
-        warn("tensor ranks %d to %d lie on %s and %s: in every block they exchange over the network; parallel.tensor "
-             "= %d fits each host",
+        warn("tensor ranks %d to %d lie on %s and %s: in every block these ranks exchange data over the network, which "
+             "is slow; parallel.tensor = %d fits each host",
              wide / tensor * tensor, wide / tensor * tensor + tensor - 1, comm_host(r->comm, wide - 1),
              comm_host(r->comm, wide), fits);
 }
@@ -130,7 +132,8 @@ static void warn_of_wide_groups(const Run *r) {
 static void refuse_fp8(const Config *c) {
     const char *isa = device_isa();
     if (c->precision != PRECISION_FP8 || strncmp(isa, "sm_", 3) != 0 || atoi(isa + 3) >= 89) return;
-    fail(EXIT_NODEVICE, "precision \"fp8\" needs a GPU of compute capability 8.9 or more, and %s is %s: \"bf16\"",
+    fail(EXIT_NODEVICE,
+         "precision = \"fp8\" needs a GPU of compute capability 8.9 (sm_89) or more, and %s has %s: set precision=bf16",
          device_name(), isa);
 }
 
@@ -206,8 +209,8 @@ static void refuse_too_many_ranks(const Run *r) {
                    2 * MANIFEST_EXTENTS;
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG,
-             "a checkpoint of %lld parameters by %d rank%s needs a state.json of %lld extents and %d data files, more "
-             "than it can hold; use %s",
+             "a checkpoint of %lld parameters by %d rank%s needs a state.json that lists %lld byte ranges and %d data "
+             "files, more than a state.json can hold; use %s",
              (long long)l.elems, l.ranks, l.ranks > 1 ? "s" : "", (long long)runs, r->train.shards,
              l.ranks > 1 ? "fewer ranks" : "a smaller model");
     layout_destroy(&l);
@@ -282,8 +285,8 @@ int run_await_batches(Run *r) {
         requests_begin(&r->requests); /* makes requests_agree exchange requests between ranks at once */
         if (requests_agree(&r->requests)) return 0;
         if (is_ready || reports++ || clock_ms() - start_ms < DATA_PATIENCE_MS) continue;
-        warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what "
-             "there is",
+        warn("no data for %.0f s: the disk of data.train is slow or hangs; Ctrl-C still saves the run and "
+             "stops it",
              DATA_PATIENCE_MS * 1e-3);
     }
 }

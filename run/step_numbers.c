@@ -54,7 +54,8 @@ static void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {
         l->has_warned = 1;
         if (comm_rank(all) == 0)
             warn("step %lld: the experts of block %lld collapse: expert %lld of %lld has %.0f %% of the assignments, "
-                 "an even share is %.1f %%; moe.balance, or a larger moe.balance_rate, spreads them",
+                 "an even share is %.1f %%; set moe.balance=switch or bias, or raise moe.balance_rate, to even the "
+                 "load",
                  (long long)step + 1, (long long)b, (long long)s.expert, (long long)n, 100.0 * s.busiest,
                  100.0 / (double)n);
     }

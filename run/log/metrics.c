@@ -145,12 +145,12 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     uint64_t kept = read_history(m, step > 0 ? step : -1); /* for step 0 no line of the file stays */
     if (m->cut_strangers > 0) keep_beside(m);
     if (m->strangers)
-        warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path,
+        warn("%s: another program wrote %lld of the lines; they stay in the file as they are", m->path,
              (long long)m->strangers);
     /* not checked if the log has rounds (outer.server), because the steps of such a job begin where it joined */
     if (m->trains < step && m->last_outer == 0)
-        warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains,
-             (long long)step);
+        warn("%s has lines for only %lld of the %lld steps so far; plots and tables will lack the other steps", m->path,
+             (long long)m->trains, (long long)step);
     m->fd = io_open(m->path, IO_APPEND);
     check_io(m, m->fd, "open");
     check_io(m, io_truncate(m->fd, kept), "cut");

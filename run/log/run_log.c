@@ -147,13 +147,16 @@ RunLog run_log_read(const char *verb, const char *dir) {
     Path        path = path_of("%s/metrics.jsonl", dir);
     FILE       *f = io_open_stream(path.text, IO_READ);
     if (!f && (errno == ENOENT || errno == ENOTDIR))
-        fail(EXIT_DATA, "%s: %s is not the folder of a run: there is no %s", verb, dir, path.text);
+        fail(EXIT_DATA, "%s: %s is not the folder of a run, because there is no %s: give the run.dir of a run", verb,
+             dir, path.text);
     if (!f) fail(EXIT_IO, "%s: cannot read %s: %s", verb, path.text, io_error_text(errno));
     while (metrics_line_next(f, &line) != LINE_OTHER) keep_line(&log, &line);
     int error = ferror(f) ? errno : 0;
     fclose(f);
     if (error) fail(EXIT_IO, "%s: cannot read %s: %s", verb, path.text, io_error_text(error));
-    if (log.trains + log.evals == 0) fail(EXIT_DATA, "%s: %s holds no step and no evaluation yet", verb, path.text);
+    if (log.trains + log.evals == 0)
+        fail(EXIT_DATA, "%s: %s holds no step and no evaluation yet: wait until the run has written one", verb,
+             path.text);
     run_log_name(dir, log.name);
     log.config = run_log_config(dir);
     return log;

@@ -102,8 +102,8 @@ static void flush(TensorBoard *t) {
     if (error) io_truncate(t->fd, t->written);
     else t->written += t->waiting_bytes;
     if (error && !t->has_warned)
-        warn("cannot write %s: %s; the run goes on, and TensorBoard will lack what had no room", t->path,
-             strerror(-error));
+        warn("cannot write %s: %s; the run goes on, and TensorBoard will not show the points that were not written",
+             t->path, strerror(-error));
     t->has_warned |= error != 0;
     t->waiting_bytes = 0;
     t->flushed_ms = clock_ms();

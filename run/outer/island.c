@@ -260,7 +260,7 @@ IslandState island_join(Island *s) {
     s->has_lease = 0;
     end_where_broken(s);
     share_fault(s);
-    if (s->lost[0]) warn("%s; this island joins again, and trains the round anew", s->lost);
+    if (s->lost[0]) warn("%s; this job joins again, and repeats the steps since the last exchange of weights", s->lost);
     hang_up(s);
     round_copy_forget(&s->copy);
     for (int failures = 0;;) { /* failures: tries since the last connection */
@@ -269,12 +269,12 @@ IslandState island_join(Island *s) {
         if (now == MET) return s->is_over ? ISLAND_DONE : ISLAND_TRAINS;
         if (now == STOPPED) return ISLAND_STOPPED;
         share_fault(s);
-        if (is_connected) warn("%s; this island joins again", s->lost);
+        if (is_connected) warn("%s; this job joins again", s->lost);
         if (is_connected && s->link->has_welcome) until_ms = clock_ms() + patience_ms;
         if (is_past(s, until_ms)) return ISLAND_LOST;
         failures = is_connected ? 0 : failures + 1;
         if (failures == 1)
-            warn("%s; this island tries again for %g s (outer.patience_seconds)", s->lost, patience_ms * 1e-3);
+            warn("%s; this job tries again for %g s (outer.patience_seconds)", s->lost, patience_ms * 1e-3);
         if (pause_a_second(s) == STOPPED) return ISLAND_STOPPED;
     }
 }

@@ -152,8 +152,8 @@ static void read_file(Leases *l) {
         if (!read_line(at, (size_t)(end - at), &line) || !replay(l, &line))
             fail(EXIT_DATA,
                  "%s:%" PRId64
-                 ": this line contradicts those before it: restore the file from a copy, or rename it (mv %s "
-                 "%s.broken); without it samples that islands gave back are not trained",
+                 ": this line contradicts the lines before: restore the file from a copy, or rename the file "
+                 "(mv %s %s.broken); after a rename, samples that stopped jobs gave back are not trained",
                  l->path, number, l->path, l->path);
         l->bytes = (uint64_t)(end + 1 - text);
     }

@@ -305,13 +305,13 @@ typedef struct {
 static void reading_refuse(Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void reading_refuse(Reading *r, const char *fmt, ...) {
     const char *name = KINDS[r->kind].name;
-    char        text[MESSAGE_FAULT_BYTES - 32];
+    char        text[MESSAGE_FAULT_BYTES - 128];
     va_list     args;
     if (!r->is_good) return;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    snprintf(r->fault, MESSAGE_FAULT_BYTES, "sent %s %s %s", strchr("EO", *name) ? "an" : "a", name, text);
+    snprintf(r->fault, MESSAGE_FAULT_BYTES, "sent the message %s %s" OTHER_VERSION, name, text);
     r->is_good = 0;
 }
 
@@ -386,17 +386,17 @@ static void read_value(Reading *r, const Field *f, const cJSON *value, void *m) 
         case FIELD_HEX:    read_hex(r, f->key, value, (size_t)f->least, (size_t)f->most, at); break;
         case FIELD_TEXT:
         case FIELD_NAME:
-            if (!cJSON_IsString(value)) reading_refuse(r, "whose %s is no string", f->key);
+            if (!cJSON_IsString(value)) reading_refuse(r, "whose %s is not a string", f->key);
             else if (f->type == FIELD_TEXT) copy_cut(at, (size_t)f->most, value->valuestring);
             else *(const char **)at = value->valuestring;
             break;
         case FIELD_SQUARES: read_squares(r, f, value, at); break;
         case FIELD_CONFIG:
-            if (!cJSON_IsObject(value)) reading_refuse(r, "whose %s is no object", f->key);
+            if (!cJSON_IsObject(value)) reading_refuse(r, "whose %s is not a JSON object", f->key);
             *(const cJSON **)at = value;
             break;
         case FIELD_DATA:
-            if (!cJSON_IsArray(value)) reading_refuse(r, "whose %s is no list", f->key);
+            if (!cJSON_IsArray(value)) reading_refuse(r, "whose %s is not a list", f->key);
             hello->data = xcalloc((size_t)cJSON_GetArraySize(value) + 1, sizeof *hello->data, "files of a HELLO");
             cJSON_ArrayForEach(file, value) read_fields(r, DATA_FILE, file, &hello->data[hello->data_files++]);
             break;
@@ -419,11 +419,11 @@ int message_read(MessageKind kind, const char *text, size_t bytes, void *m, char
     memset(m, 0, KINDS[kind].bytes);
     fault[0] = 0;
     if (!json_parse(text, bytes, MESSAGE_JSON_LIMIT, &json, &why)) {
-        reading_refuse(&r, "that is no JSON: %s, at byte %d of line %d", why.text, why.at.column, why.at.line);
+        reading_refuse(&r, "that is not valid JSON: %s, at byte %d of line %d", why.text, why.at.column, why.at.line);
         return 0;
     }
     if (cJSON_IsObject(json.root)) read_fields(&r, kind, json.root, m);
-    else reading_refuse(&r, "that is no JSON object");
+    else reading_refuse(&r, "that is not a JSON object");
     if (json_of(kind, m)) *json_of(kind, m) = json;
     else json_free(&json);
     if (!r.is_good) message_free(kind, m);

@@ -66,6 +66,9 @@ enum {
 
 typedef enum { FROM_SERVER, FROM_ISLAND, FROM_FOLLOWER, FROM_LEADER } MessageFrom;
 
+/* Ends a sentence on a message that only another version of the program sends. */
+#define OTHER_VERSION "; start the server and all training jobs with the same version of this program"
+
 /* Writes the reason for a refusal to fault. Returns 0, so that a check can return it. */
 #define message_fault(fault, ...) fault_text(fault, MESSAGE_FAULT_BYTES, 0, __VA_ARGS__)
 
@@ -88,7 +91,7 @@ void message_send(Channel *c, MessageKind kind, int64_t round, const void *m);
  * long. Exit 71 if there is no memory. A number that is not finite is written as null. */
 char *message_write(MessageKind kind, const void *m, size_t *bytes);
 /* Reads the JSON of a message into m, the struct of its kind. Returns 1, or 0 with the rest of a sentence in fault:
- * "sent an OPEN whose samples is -1: ...". After a 0 nothing is to be freed. null is read as NaN. */
+ * "sent the message OPEN whose samples is -1: ...". After a 0 nothing is to be freed. null is read as NaN. */
 int   message_read(MessageKind kind, const char *text, size_t bytes, void *m, char fault[MESSAGE_FAULT_BYTES]);
 /* Frees the memory that message_read allocated for a HELLO or FOLLOW. Other kinds have none. */
 void  message_free(MessageKind kind, void *m);

@@ -166,11 +166,11 @@ static int64_t elems_of(const Server *s, int part) { return begin_of(s, part + 1
 static void lose_server(const Peer *p, const char *why) {
     if (p->part == PEER_LEADER)
         fail(EXIT_PEER,
-             "%s: the first server of outer.server is lost, and this one ends: start the first one again, then this "
-             "one",
+             "%s: the first server of outer.server is lost, so this server ends: start the first server again, then "
+             "this one",
              why);
     fail(EXIT_PEER,
-         "%s: part %d of the model is lost; start the servers again, and they go on from the newest checkpoint", why,
+         "%s: part %d of the model is lost; start all servers again, and they go on from the newest checkpoint", why,
          p->part);
 }
 
@@ -446,8 +446,10 @@ static void look_at_followers(Server *s) {
     for (int k = 1; k < s->parts.parts && !s->lingers; k++) {
         const Peer *p = s->follower[k];
         if (!p && clock_ms() - s->made_ms > s->patience_ms)
-            fail(EXIT_PEER, "the server with part=%d/%d has not connected for %g s (outer.patience_seconds): start it "
-                 "there, then this one again", k, s->parts.parts, s->patience_ms * 1e-3);
+            fail(EXIT_PEER,
+                 "the server with part=%d/%d has not connected for %g s (outer.patience_seconds): start "
+                 "that server, then this one again",
+                 k, s->parts.parts, s->patience_ms * 1e-3);
         if (p && !s->is_dismissed && channel_silent_ms(p->channel) > s->patience_ms) lose_silent(s, p);
     }
 }
@@ -523,7 +525,7 @@ static void welcome(Server *s, Peer *p) {
 static int take_hello(Server *s, Peer *p, const void *payload, size_t bytes, char *why) {
     Hello   hello;
     int64_t was = -1;
-    if (p->member) return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "sent a second HELLO");
+    if (p->member) return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "sent the message HELLO twice" OTHER_VERSION);
     if (!message_read(MESSAGE_HELLO, payload, bytes, &hello, why)) return EXIT_PEER;
     int     code = hello_refuse(s, &hello, why, MESSAGE_FAULT_BYTES);
     Member *m = code ? NULL : members_join(&s->members, &hello, clock_ms(), &was, why);
@@ -552,18 +554,22 @@ static int take_delta(Server *s, Peer *p, const FrameHeader *h, const void *payl
     int64_t from = h->offset - s->weights.first, elems = s->weights.elems;
     take_unknown_lease(s, m, h->round);
     if (m->state != MEMBER_TRAINS || m->received[p->rank] != 1 || h->round != m->lease.round)
-        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "sent deltas of round %lld without a lease in it",
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER,
+                          "sent weight changes of round %lld, for which the server gave it no samples" OTHER_VERSION,
                           (long long)h->round);
     if (from < 0 || from + h->elems > elems)
         return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER,
-                          "sent %lld elements from %lld on, which another server has", (long long)h->elems,
-                          (long long)h->offset);
+                          "sent weight changes of the %lld parameters from %lld on, which belong to another "
+                          "server" OTHER_VERSION,
+                          (long long)h->elems, (long long)h->offset);
     if (m->elems + h->elems > elems)
-        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "sent more than the %lld elements of its delta",
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER,
+                          "sent weight changes of more than the %lld parameters of this server" OTHER_VERSION,
                           (long long)elems);
     if (!m->delta && !(m->delta = malloc(sizeof *m->delta * (size_t)elems)))
         return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_MEMORY,
-                          "the server has no memory for the delta of one more island");
+                          "the server is out of memory for the weight changes of one more training job; give the "
+                          "server more memory, or start fewer jobs");
     frame_unpack((FrameType)h->type, m->delta + from, payload, h->elems);
     m->elems += h->elems;
     return 0;
@@ -610,19 +616,20 @@ static int take_get(Server *s, Peer *p, const FrameHeader *h, char *why) {
     int     has_change = held_is_whole(&p->member->held) ||
                      (h->round == s->change.round && round_change_frame(&s->change, h->offset, h->elems));
     if (!is_here)
-        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "asked for weights that another server has");
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER,
+                          "asked for weights that another server has" OTHER_VERSION);
     if (h->kind == MESSAGE_GET && !may_hold(s, p->member))
         return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_MEMORY,
-                          "the server has no memory for what one more island holds (outer.compress)");
+                          "the server is out of memory for one more training job with outer.compress: give the server "
+                          "more memory, start fewer jobs, or start this job with outer.compress=none");
     if (h->kind == MESSAGE_GET_CHANGE && !has_change)
         return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER,
-                          "asked for the change of %lld weights from %lld on in round %lld, and the last is of round "
-                          "%lld",
-                          (long long)h->elems, (long long)h->offset, (long long)h->round,
-                          (long long)s->change.round);
+                          "asked for the change of %lld weights from %lld on in round %lld, and the last that the "
+                          "server has is of round %lld (-1: none)" OTHER_VERSION,
+                          (long long)h->elems, (long long)h->offset, (long long)h->round, (long long)s->change.round);
     if (p->gets == PEER_GETS_MOST)
-        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "asked for more than %d pieces at a time",
-                          PEER_GETS_MOST);
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER,
+                          "has more than %d requests for weights open at a time" OTHER_VERSION, PEER_GETS_MOST);
     p->get = xrealloc(p->get, sizeof *p->get * (size_t)(p->gets + 1), "what an island asks for");
     p->get[p->gets++] = (PeerGet){message_answer(h->kind), round, h->offset, h->elems};
     return 0;
@@ -681,7 +688,8 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
     if (p->member) p->member->heard_ms = clock_ms();
     if (!message_check(h, FROM_ISLAND, why)) code = EXIT_PEER;
     else if (!p->member && h->kind != MESSAGE_HELLO)
-        code = fault_text(why, sizeof why, EXIT_PEER, "sent %s before HELLO", message_name(h->kind));
+        code = fault_text(why, sizeof why, EXIT_PEER, "sent the message %s before HELLO" OTHER_VERSION,
+                          message_name(h->kind));
     else
         switch (h->kind) {
             case MESSAGE_HELLO: code = take_hello(s, p, payload, h->payload_bytes, why); break;

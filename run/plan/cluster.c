@@ -70,7 +70,7 @@ PlanFile plan_file_open(const char *key, const char *path) {
     if (bytes < 0) fail(EXIT_CONFIG, "plan: %s%s cannot be read: %s", key, path, io_error_text((int)bytes));
     if (!json_parse(f.text, (size_t)bytes, JSON_LIMIT, &f.json, &fault))
         fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
-    if (!cJSON_IsObject(f.json.root)) fail(EXIT_CONFIG, "%s: a JSON object is expected", path);
+    if (!cJSON_IsObject(f.json.root)) fail(EXIT_CONFIG, "%s: a JSON object {...} is expected", path);
     return f;
 }
 
@@ -233,11 +233,14 @@ static NORETURN void no_such_cluster(const char *name) {
                                  (int)(strlen(file) - strlen(".json")), file);
     }
     if (!*folder.text)
-        fail(EXIT_CONFIG, "plan: cluster=%s: there is no folder configs/clusters here, nor above the program; name a "
-             "file: cluster=./mine.json", name);
+        fail(EXIT_CONFIG,
+             "plan: cluster=%s: there is no folder configs/clusters here, nor above the program; give "
+             "the path of a file, as in cluster=./mine.json",
+             name);
     fail(EXIT_CONFIG,
-         "plan: cluster=%s: no such cluster%s%s%s%s; a file's path, as in cluster=./mine.json, is taken, too", name,
-         names[0] ? ": " : "", names, names[0] ? " are in " : "", names[0] ? folder.text : "");
+         "plan: cluster=%s: no such cluster%s%s%s%s; give one of them, or the path of a file, as in "
+         "cluster=./mine.json",
+         name, names[0] ? ": " : "", names, names[0] ? " are in " : "", names[0] ? folder.text : "");
 }
 
 /* Returns the path of a cluster's file, by its name in configs/clusters or by its path. */
@@ -281,9 +284,10 @@ static const char *cluster_with(const char *gpu) {
     Nearest near = nearest_word(gpu, names);
     /* the name of another card, such as 5090, is no spelling mistake for 4090 */
     int     is_near = near.sure && !isdigit((unsigned char)gpu[0]);
-    fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other: copy "
-         "configs/clusters/pcie-4090.json", gpu, is_near ? " (did you mean " : "", is_near ? near.word : "",
-         is_near ? "?)" : "", list);
+    fail(EXIT_CONFIG,
+         "plan: gpu=%s: no such GPU%s%s%s; there are %s. For another GPU copy "
+         "configs/clusters/pcie-4090.json, edit the copy and give cluster=COPY",
+         gpu, is_near ? " (did you mean " : "", is_near ? near.word : "", is_near ? "?)" : "", list);
 }
 
 Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes) {
@@ -292,11 +296,12 @@ Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes) {
     if (nodes == 0) return c;
     if (ranks % nodes != 0)
         fail(EXIT_CONFIG,
-             "plan: ranks=%d are not the same number on each of nodes=%d: ranks must be a multiple of nodes", ranks,
+             "plan: ranks=%d cannot be divided evenly among nodes=%d: give ranks= as a multiple of nodes=", ranks,
              nodes);
     if (ranks / nodes > most)
-        fail(EXIT_CONFIG, "plan: a node of %s has %d GPUs, and ranks=%d on nodes=%d are %d on each: nodes=%d or more",
-             gpu, most, ranks, nodes, ranks / nodes, (ranks + most - 1) / most);
+        fail(EXIT_CONFIG,
+             "plan: a node of %s has %d GPUs, and ranks=%d on nodes=%d are %d on each: give nodes=%d or more", gpu,
+             most, ranks, nodes, ranks / nodes, (ranks + most - 1) / most);
     c.gpus_per_node = c.link[0].ranks = ranks / nodes;
     return c;
 }

@@ -180,7 +180,7 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file) {
     double      of_h100 = cluster->bytes_per_s / DATA_SHEET;
     if (cluster->bf16 != PEAK || cluster->processors != 132)
         fail(EXIT_CONFIG,
-             "plan: kernels=true has rates of H100 and H200 alone, and not of %s: give gpu=h100 or gpu=h200",
+             "plan: kernels=true knows the speeds of H100 and H200 only, not of %s: give gpu=h100 or gpu=h200",
              cluster->gpu);
     memcpy(rates.row, TABLE, sizeof TABLE);
     for (int i = 0; i < rates.rows; i++)
@@ -343,14 +343,15 @@ static void print_json(const Config *c, const Cluster *cluster, DType act, int r
 
 void kernels_plan(const Config *c, ClusterPlan asked, const char *rates_file) {
     if (strcmp(device_backend(), "cpu") == 0)
-        fail(EXIT_CONFIG, "plan: kernels=true counts the kernels of a GPU, and this build has those of the CPU: make "
-             "BACKEND=emu (no GPU is needed) or BACKEND=cuda, and build/emu/train_gpt plan ...");
+        fail(EXIT_CONFIG, "plan: kernels=true counts the kernels of a GPU, and this program was built for the CPU: "
+                          "type make BACKEND=emu (no GPU is needed), then build/emu/train_gpt plan ...");
     int     ranks = asked.ranks;
     Cluster cluster = cluster_of_gpu(asked.gpu, ranks, asked.nodes);
     DType   act = precision_resolve((Precision)c->precision, cluster.bf16 > 0).act;
     if (act == F32)
         fail(EXIT_CONFIG,
-             "plan: kernels=true knows rates of 16-bit and 8-bit products alone: give precision=bf16, fp16 or fp8");
+             "plan: kernels=true knows the speeds of 16-bit and 8-bit matrix products only: give precision=bf16, fp16 "
+             "or fp8");
     KernelRates rates = kernel_rates(&cluster, rates_file);
     ModelSpec   spec = config_model_spec(c, act, ranks, 0, NULL);
     Ledger      step = {.is_elsewhere = 1};

@@ -234,8 +234,10 @@ static DType precision_on(const Config *c, const Cluster *cluster) {
     int   has_act = cluster_flops(cluster, act, c->precision) > 0;
     if (has_act && (c->precision != PRECISION_FP8 || cluster->fp8 > 0)) return act;
     const char *name = c->precision == PRECISION_TF32 ? "tf32" : has_act ? "fp8" : dtype_name(act);
-    fail(EXIT_CONFIG, "plan: cluster=%s has no rate of %s products: add gpu.flops.%s to its file, or give another "
-         "precision=", cluster->name, name, name);
+    fail(EXIT_CONFIG,
+         "plan: cluster=%s has no speed of %s matrix products: add gpu.flops.%s to its file, or give "
+         "another precision=",
+         cluster->name, name, name);
 }
 
 void plan_cluster(const Config *config, ClusterPlan asked) {
@@ -244,12 +246,12 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
     if (asked.mtbf_hours > 0 && (cluster.copy_bytes_per_s == 0 || cluster.write_bytes_per_s == 0))
         fail(EXIT_CONFIG,
              "plan: mtbf_hours=%g needs both checkpoint.copy_bytes_per_s and checkpoint.write_bytes_per_s, and "
-             "cluster=%s has not: add them to its file",
+             "cluster=%s lacks them: add both to the file of the cluster",
              asked.mtbf_hours, cluster.name);
     if (config->memory.offload)
         fail(EXIT_CONFIG,
-             "plan: cluster=%s says nothing of a host's memory, and memory.offload = \"optimizer\" updates there: "
-             "memory.offload=none",
+             "plan: memory.offload = \"optimizer\" updates weights in host memory, which cluster=%s does not describe: "
+             "plan with memory.offload=none",
              cluster.name);
     Found f = {.count = 0};
     if (asked.searches) {
@@ -257,13 +259,14 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
         if (f.allowed == 0) {
             char *fault = config_check_changed(config, asked.ranks);
             fail(EXIT_CONFIG,
-                 "plan: search=true: the config allows no grid of %d ranks: change ranks= or batch.global_tokens%s%s",
+                 "plan: search=true: the config allows no division of the work among %d ranks: change ranks= or "
+                 "batch.global_tokens%s%s",
                  asked.ranks, fault ? ": " : "", fault ? fault : "");
         }
         if (f.count == 0)
             fail(EXIT_MEMORY,
-                 "plan: search=true: no grid of %d ranks of %s has room for this model and batch: give more ranks=, "
-                 "or leave out keys that fix a part of the grid",
+                 "plan: search=true: this model and batch do not fit in memory, however %d ranks of %s divide them: "
+                 "give more ranks=, or leave out parallel.* keys of this command, which the search keeps as they are",
                  asked.ranks, cluster.name);
     }
     Simulated s = asked.searches ? f.best[0] : simulate(config, on);

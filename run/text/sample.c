@@ -182,8 +182,8 @@ Tokenizer run_tokenizer(const Config *c) {
     t.vocab_size = vocab_size;
     if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0] && !run_has_no_data(c))
         fail(EXIT_CONFIG,
-             "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the "
-             "prompt empty",
+             "sample.prompt is text, and no tokenizer for model.vocab_size = %lld is known: name one as "
+             "data.tokenizer, or leave sample.prompt empty",
              (long long)c->model.shape.vocab_size);
     return t;
 }
@@ -192,8 +192,8 @@ int32_t run_documents(const Config *c, const Tokenizer *t) {
     int32_t end = tokenizer_end_of_text(t);
     if (c->data.document_mask == DOCUMENT_MASK_ASKED && end < 0)
         fail(EXIT_CONFIG,
-             "data.document_mask = true: documents begin with an end-of-text token, which %s: leave the key out, or "
-             "name a tokenizer that has one as data.tokenizer",
+             "data.document_mask = true: documents begin with an end-of-text token, which %s: leave "
+             "data.document_mask out, or name a tokenizer with such a token as data.tokenizer",
              t->kind == TOKENIZER_BYTES ? "bytes have not"
              : t->kind == TOKENIZER_IDS ? "ids without a tokenizer have not"
                                         : "this tokenizer has not");

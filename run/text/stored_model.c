@@ -46,8 +46,8 @@ static void refuse_other_weights(const WeightsSet *set, ModelShape shape, const 
     int64_t blocks = weights_set_blocks(set);
     if (blocks != shape.n_layer && blocks > 0)
         fail(EXIT_DATA,
-             "%s: %s is %lld, but the weights in %s have %lld blocks: correct it, or use the config.json of these "
-             "weights",
+             "%s: %s is %lld, but the weights in %s have %lld blocks: correct the number, or use the config.json "
+             "of these weights",
              path, hf_member_of(shape.arch, "model.n_layer"), (long long)shape.n_layer, set->path, (long long)blocks);
     Layout layout = model_layout(shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
     WeightsTensor *tensor_of = weights_set_match(set, &layout, (WeightsSizes){path, shape.arch, 1});
@@ -102,8 +102,8 @@ static int read_ids(const cJSON *config, const char *key, int64_t vocab_size, co
         id[count++] = (int32_t)number;
     }
     if (has_unknown)
-        warn("%s: %s has an id that is not in the vocabulary of %lld, and is not used", path, key,
-             (long long)vocab_size);
+        warn("%s: %s has a token id of %lld or more, which is beyond the model's vocabulary; that id is not used", path,
+             key, (long long)vocab_size);
     return count;
 }
 
@@ -186,8 +186,8 @@ static Tokenizer open_tokenizer(const StoredModel *m) {
     if (!asked && tokenizer_beside(beside.text, found, sizeof found)) path = found;
     if (!path) path = of_run = tokenizer_of_run(m->path);
     if (of_run && access(of_run, R_OK) != 0) {
-        warn("%s was trained with the tokenizer %s, which is not there any more: tokenizer=FOLDER_OR_FILE says where "
-             "it is",
+        warn("%s was trained with the tokenizer %s, which is not there any more: name its new place by "
+             "tokenizer=FOLDER_OR_FILE",
              m->path, of_run);
         path = NULL;
     }
@@ -212,7 +212,7 @@ static void refuse_grid(const StoredModel *m, int ranks) {
     if (wanted != ranks)
         fail(EXIT_CONFIG,
              "%s: parallel.tensor (%d) x context (%d) x pipeline (%d) = %lld ranks share the model, and there %s %d: "
-             "mpirun -np %lld",
+             "start the program by mpirun -np %lld",
              m->keys.verb, grid.tensor, grid.context, grid.stages, (long long)wanted, ranks == 1 ? "is" : "are", ranks,
              (long long)wanted);
     char *fault = config_check_changed(&c, ranks);
@@ -234,7 +234,9 @@ void stored_find(StoredModel *m, const char *path) {
     m->keys.grid.replicas = 1;
     size_t bytes = strlen(path);
     if (has_ending(path, "/" WEIGHTS_SINGLE)) bytes -= strlen("/" WEIGHTS_SINGLE);
-    if (bytes >= sizeof m->path) fail(EXIT_CONFIG, "%s: the path %s is too long", m->keys.verb, path);
+    if (bytes >= sizeof m->path)
+        fail(EXIT_CONFIG, "%s: the path %s is too long: give a shorter one, for example by a symbolic link",
+             m->keys.verb, path);
     snprintf(m->path, sizeof m->path, "%.*s", (int)bytes, strcmp(path, WEIGHTS_SINGLE) == 0 ? "." : path);
     Path folder = weights_set_folder(m->path);
     snprintf(m->checkpoint, sizeof m->checkpoint, "%s", folder.text);
@@ -243,8 +245,9 @@ void stored_find(StoredModel *m, const char *path) {
 
 void stored_open(StoredModel *m, int64_t positions, int is_of_ranks, const char *const *given) {
     if (m->keys.positions > m->shape.n_positions)
-        fail(EXIT_CONFIG, "%s: positions=%lld: this model has %lld positions: at most that many", m->keys.verb,
-             (long long)m->keys.positions, (long long)m->shape.n_positions);
+        fail(EXIT_CONFIG, "%s: positions=%lld: this model has %lld positions: give positions=%lld or less",
+             m->keys.verb, (long long)m->keys.positions, (long long)m->shape.n_positions,
+             (long long)m->shape.n_positions);
     m->positions = m->keys.positions > 0 ? m->keys.positions : positions;
     if (is_of_ranks) join_ranks(m);
     else device_open(0, omp_get_num_procs());

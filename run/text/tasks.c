@@ -189,7 +189,7 @@ static int is_list_of_texts(const cJSON *list, const char *key, char *fault) {
     if (!cJSON_IsArray(list) || count < 2 || count > MOST_TEXTS)
         return fault_is(fault, "\"%s\" must be a list of 2 to %d texts", key, MOST_TEXTS);
     for (const cJSON *item = list->child; item; item = item->next)
-        if (!cJSON_IsString(item)) return fault_is(fault, "\"%s\" must hold texts alone", key);
+        if (!cJSON_IsString(item)) return fault_is(fault, "\"%s\" must hold only texts (strings)", key);
     return 1;
 }
 
@@ -214,7 +214,7 @@ static int check_keys(const cJSON *line, TaskKind kind, char *fault) {
     int count = cJSON_GetArraySize(texts);
     if (!cJSON_IsNumber(gold) || gold->valuedouble != (double)gold->valueint || gold->valueint < 0 ||
         gold->valueint >= count)
-        return fault_is(fault, "\"gold\" must be the number of the right one, 0 to %d", count - 1);
+        return fault_is(fault, "\"gold\" must be the number of the right entry of \"%s\", 0 to %d", list, count - 1);
     return 1;
 }
 
@@ -250,10 +250,11 @@ static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, in
         for (int64_t k = 0; k < text[i].count; k++)
             if (text[i].token[k] >= reader.tokenizer->vocab_size)
                 return fault_is(fault,
-                                "token %d, and the vocabulary of the model ends at %lld, before that of its tokenizer",
+                                "the tokenizer makes token %d of this text, and the vocabulary of the model ends at "
+                                "token %lld: give the tokenizer of the model, or leave this text out",
                                 text[i].token[k], (long long)reader.tokenizer->vocab_size - 1);
         if (text[i].scored < 1 && (!t->is_core || t->kind == TASK_CONTINUATION))
-            return fault_is(fault, "%s %d has no token of its own after the context",
+            return fault_is(fault, "%s %d has no token of its own after the context: write a text that is not empty",
                             t->kind == TASK_CHOICES ? "choice" : "the continuation of text", i);
         if (text[i].scored >= keep)
             return fault_is(fault, "a continuation of %lld tokens is longer than the %lld positions of the model",
@@ -272,7 +273,8 @@ static int parse_question(Task *t, TaskReader reader, const cJSON *line, char *f
                                                         : TASK_OPEN;
     if (!check_keys(line, kind, fault)) return 0;
     if (t->kind != TASK_OPEN && t->kind != kind)
-        return fault_is(fault, "a question of another kind than the lines before: a file holds one kind");
+        return fault_is(fault, "the keys of this question are not those of the lines before: a file holds questions "
+                               "with the same keys");
     t->kind = kind;
     Text         text[MOST_TEXTS];
     int          texts = 0;
@@ -365,7 +367,8 @@ static const char *parse_words(Task *t, TaskReader reader, Words w) {
 int task_parse_hellaswag(Task *t, TaskReader reader, const void *data, size_t bytes, char fault[TASK_FAULT_CHARS]) {
     const unsigned char *head = (const unsigned char *)data;
     if (bytes < HEADER || word32(head, 0) != MAGIC || word32(head, 1) != VERSION || word32(head, 2) < 1)
-        return fault_is(fault, "no header of llm.c's evaluation files, version %d", VERSION);
+        return fault_is(fault, "the file does not begin with the header of llm.c's evaluation files of version %d",
+                        VERSION);
     int64_t questions = word32(head, 2), longest = word32(head, 3);
     Words   all = {head + HEADER, (int64_t)(bytes - HEADER) / 2, 0};
     t->kind = TASK_CHOICES, t->by_tokens = 1;
@@ -381,7 +384,8 @@ int task_parse_hellaswag(Task *t, TaskReader reader, const void *data, size_t by
         all.at = begin + own_bytes / 2;
     }
     if (all.at != all.words || (bytes - HEADER) % 2)
-        return fault_is(fault, "bytes are left over after its %lld questions", (long long)questions);
+        return fault_is(fault, "the header says %lld questions, and more bytes follow after them: the file is damaged",
+                        (long long)questions);
     return 1;
 }
 
@@ -393,8 +397,8 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
     char fault[TASK_FAULT_CHARS];
     if (reader.tokenizer->kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG,
-             "%s is text, and the model has token ids only: a tokenizer has to turn it into them (data.tokenizer, "
-             "tokenizer=)",
+             "%s is text, and the model has token ids only: a tokenizer has to turn the text into ids; name the "
+             "model's own, in a run as data.tokenizer=, for eval as tokenizer=",
              t->path);
     int64_t line = 1;
     int     is_first = 1; /* 1 as long as all lines before were blank */

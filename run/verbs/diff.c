@@ -196,7 +196,9 @@ static void diff_runs(void) {
     cJSON *config[2];
     for (int k = 0; k < 2; k++)
         if (!(config[k] = inspect_read_json(path_of("%s/config.json", side[k]).text)))
-            fail(EXIT_DATA, "%s/config.json is no JSON: damaged, or another program's", side[k]);
+            fail(EXIT_DATA,
+                 "%s/config.json is not JSON: it is damaged, or another program wrote it; restore it from a copy",
+                 side[k]);
     diff_configs(config[0], config[1]);
     cJSON_Delete(config[0]), cJSON_Delete(config[1]);
     diff_steps();
@@ -222,8 +224,8 @@ static PathKind kind_of(const char *path) {
     if (kind == PATH_FILE && has_ending(path, ".safetensors")) return PATH_WEIGHTS;
     if (!NAMES[kind])
         fail(EXIT_CONFIG,
-             "diff: %s is none of these: the folder of a run, a checkpoints/step_... in it, a config, weights as "
-             ".safetensors",
+             "diff: %s is nothing that diff compares: give the folder of a run, RUN/checkpoints/step_..., a config, or "
+             "weights as .safetensors",
              path);
     return kind;
 }
@@ -236,7 +238,8 @@ static int verb_diff(int words, char **word) {
     if (kind[1] == PATH_CHECKPOINT && kind[0] == PATH_WEIGHTS) kind[1] = PATH_WEIGHTS;
     if (kind[0] != kind[1])
         fail(EXIT_CONFIG,
-             "diff: %s is %s and %s is %s: two of one kind are compared; of a run its checkpoints/step_... are, too",
+             "diff: %s is %s and %s is %s: give two of the same kind; for one checkpoint of a run give "
+             "RUN/checkpoints/step_...",
              side[0], NAMES[kind[0]], side[1], NAMES[kind[1]]);
     if (kind[0] == PATH_RUN) diff_runs();
     else if (kind[0] == PATH_CHECKPOINT) diff_checkpoints();

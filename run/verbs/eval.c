@@ -167,7 +167,7 @@ static void evaluate_all(StoredModel *m, const RunWords *words) {
     Dataset    d = open_data(words, T, m->shape.vocab_size);
     if (!d.shards && asked.tasks == 0)
         fail(EXIT_CONFIG,
-             "eval: %s knows no held-out data: data=GLOB names files of tokens to evaluate, tasks=FILE a file of "
+             "eval: %s names no held-out data: give data=GLOB, files of tokens to evaluate, or tasks=FILE, a file of "
              "questions",
              m->checkpoint);
     for (int i = 0; i < d.shards; i++)
@@ -202,8 +202,9 @@ static void evaluate_all(StoredModel *m, const RunWords *words) {
         task_score(&s, &task[i], &scores[i]);
         if (scores[i].cut > 0)
             warn("%s: %lld texts (a context with a choice) are longer than %lld tokens and lost their beginning, which "
-                 "can lower the scores%s", task[i].path, (long long)scores[i].cut, (long long)T,
-                 asked.model.positions ? "" : "; positions= sets the limit, up to the model's positions");
+                 "can lower the scores%s",
+                 task[i].path, (long long)scores[i].cut, (long long)T,
+                 asked.model.positions ? "" : "; a larger positions= cuts less, up to the positions of the model");
     }
     error_set_memory_advice(NULL);
     if (m->is_first) {
@@ -228,7 +229,8 @@ static int verb_eval(int words, char **path) {
     for (char *word = (char *)asked.task_list, *comma; word && *word; word = comma) {
         comma = access(word, F_OK) == 0 ? NULL : strchr(word, ','); /* a file name may contain commas */
         if (comma) *comma++ = 0;
-        if (asked.tasks == MOST_TASKS) fail(EXIT_CONFIG, "eval: tasks= names more than %d files", MOST_TASKS);
+        if (asked.tasks == MOST_TASKS)
+            fail(EXIT_CONFIG, "eval: tasks= names more than %d files: name fewer", MOST_TASKS);
         asked.task[asked.tasks++] = word;
     }
     asked.lock = verb_take_out("eval", "out", asked.out, NULL);

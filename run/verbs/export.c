@@ -304,8 +304,8 @@ static void write_config(Export *e) {
     double cap = hf_softcap_of(json.root, path.text);
     if (cap != 0.0)
         fail(EXIT_DATA,
-             "export: %s: model.logit_softcap = %.9g: no class of transformers for this model caps its logits; sample "
-             "and eval do, from the checkpoint",
+             "export: %s: model.logit_softcap = %.9g: the class of Hugging Face transformers for this model cannot cap "
+             "logits, so the export would compute other numbers; use the verbs sample and eval on the checkpoint",
              e->checkpoint.text, cap);
     for (int i = 0; i < 2; i++) {
         cJSON_DeleteItemFromObjectCaseSensitive(json.root, keys[i]);
@@ -386,13 +386,14 @@ static void write_weights(Export *e) {
 static void make_folder(const Export *e, RunLock *lock) {
     struct stat st;
     if (lstat(e->tmp.text, &st) == 0)
-        fail(EXIT_IO, "export: %s is there, left by another export: remove it", e->tmp.text);
+        fail(EXIT_IO, "export: %s is there, left by an export that was killed: remove that folder", e->tmp.text);
     int     error = io_mkdirs(e->tmp.text);
     if (error < 0) fail(EXIT_IO, "export: cannot make the folder %s: %s", e->tmp.text, io_error_text(error));
     lock_unfinished(lock, e->tmp.text);
     int64_t room = io_free_bytes(e->tmp.text);
     if (room >= 0 && (uint64_t)room < e->bytes)
-        fail(EXIT_IO, "export: %s takes %s and its file system has %s free", e->out.text,
+        fail(EXIT_IO,
+             "export: %s takes %s and its file system has %s free: free space, or choose another out=", e->out.text,
              bytes_text((double)e->bytes).text, bytes_text((double)room).text);
 }
 
@@ -403,7 +404,9 @@ static void put_in_place(const Export *e) {
         fail(EXIT_CONFIG, "export: %s is not empty any more: choose another out=", e->out.text);
     if (error) fail(EXIT_IO, "export: cannot write %s: %s", e->out.text, io_error_text(error));
     error = io_fsync_parent(e->out.text);
-    if (error) warn("%s is there, but its name may be lost with the power: %s", e->out.text, io_error_text(error));
+    if (error)
+        warn("%s is written, but a power failure in the next seconds may lose it: %s", e->out.text,
+             io_error_text(error));
 }
 
 static int verb_export(int words, char **path) {

@@ -466,7 +466,9 @@ static void inspect_run(const char *folder) {
     Path        config = path_of("%s/config.json", folder), metrics = path_of("%s/metrics.jsonl", folder);
     cJSON      *json = inspect_read_json(config.text);
     report_text("kind", "run");
-    if (!json) fail(EXIT_DATA, "%s is no JSON: damaged, or another program's", config.text);
+    if (!json)
+        fail(EXIT_DATA, "%s is not JSON: it is damaged, or another program wrote it; restore it from a copy",
+             config.text);
     if (stat(metrics.text, &st) == 0) inspect_metrics(metrics.text);
     tell_checkpoints(folder);
     inspect_config(json);

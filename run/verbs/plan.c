@@ -198,22 +198,23 @@ static void check_keys(void) {
              "cluster= with the path of a cluster's file");
     if (elsewhere && (asked.memory_bytes || asked.ledger))
         fail(EXIT_CONFIG,
-             "plan: memory= and ledger= are of a run on this machine, and %s=%s says what another has: one of them",
-             key, elsewhere);
+             "plan: memory= and ledger= are for a run on this machine, and %s=%s is for another: leave out either", key,
+             elsewhere);
     if (asked.fits && asked.on.searches)
         fail(EXIT_CONFIG,
-             "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for "
-             "a grid: one of them");
+             "plan: give either fit=true, which keeps parallel.* of the config and takes fewer ranks, or search=true, "
+             "which keeps the ranks and looks for parallel.*");
     if (asked.rates && !asked.kernels)
         fail(EXIT_CONFIG,
              "plan: rates=%s is read only with kernels=true: add kernels=true and gpu=, as in gpu=h100, or leave "
              "rates= out",
              asked.rates);
     if (asked.kernels && !asked.on.gpu)
-        fail(EXIT_CONFIG, "plan: kernels=true is a step of a card: name it, as in gpu=h100 or gpu=h200");
+        fail(EXIT_CONFIG, "plan: kernels=true needs the name of a GPU: add gpu=h100 or gpu=h200");
     if (asked.kernels && (asked.on.searches || asked.on.price > 0 || asked.on.mtbf_hours > 0 || asked.fits))
-        fail(EXIT_CONFIG, "plan: kernels=true is one step of one GPU; "
-             "search=, fit=, price= and mtbf_hours= are of the whole job");
+        fail(EXIT_CONFIG,
+             "plan: kernels=true prints one step of one GPU, and search=, fit=, price= and mtbf_hours= are for "
+             "the whole job: leave out kernels= or those keys");
 }
 
 static int verb_plan(int words, char **word) {
@@ -224,7 +225,8 @@ static int verb_plan(int words, char **word) {
         if (strcmp(word[i], "zero_bubble=false") == 0) continue;
         if (strncmp(word[i], "zero_bubble=", 12) == 0)
             fail(EXIT_CONFIG,
-                 "plan: zero_bubble= is no longer a key, because no run computes backward in two halves: leave it out");
+                 "plan: zero_bubble= is no longer a key, because no run computes backward in two halves: leave "
+                 "zero_bubble= out");
         override[overrides++] = word[i];
     }
     check_keys();

@@ -340,8 +340,8 @@ static int verb_plot(int words, char **dir) {
         for (int64_t k = 0; k < run[i].log.trains; k++)
             if (!isfinite(run[i].log.train[k].hours))
                 fail(EXIT_DATA,
-                     "plot: %s/metrics.jsonl has no hours at step %lld (an older program wrote it): x=steps or "
-                     "x=tokens shows it",
+                     "plot: %s/metrics.jsonl has no hours at step %lld, because an older version of this program wrote "
+                     "it: give x=steps or x=tokens",
                      run[i].log.dir, (long long)run[i].log.train[k].step);
     plot_label(run, p.runs);
     for (int i = 0; i < p.runs; i++) {

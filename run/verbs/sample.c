@@ -35,7 +35,7 @@ static struct {
 
 static void add_stop(const char *text) {
     if (!*text)
-        fail(EXIT_CONFIG, "sample: stop= is an empty text, before which every text ends: name one, or leave stop out");
+        fail(EXIT_CONFIG, "sample: stop= is empty, and would end every text at once: give a text, or leave stop= out");
     asked.stop = xrealloc(asked.stop, sizeof *asked.stop * (size_t)(asked.stops + 1), "a stop text");
     asked.stop[asked.stops++] = xstrdup(text, "a stop text");
 }
@@ -50,7 +50,7 @@ static void take_stop(const char *text) {
     }
     for (const cJSON *item = json.root->child; item; item = item->next) {
         if (!cJSON_IsString(item))
-            fail(EXIT_CONFIG, "sample: stop=%s: a list of texts is expected, as '[\"a\",\"b\"]'", text);
+            fail(EXIT_CONFIG, "sample: stop=%s: a JSON list of strings is expected, as in stop='[\"a\",\"b\"]'", text);
         add_stop(item->valuestring);
     }
     json_free(&json);
@@ -133,8 +133,8 @@ static Prompt take_prompt(const StoredModel *m) {
     char   *text = read_prompt(asked.prompt, m->groups.job, &bytes);
     if (bytes > 0 && m->tokenizer.kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG,
-             "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or "
-             "leave the prompt empty",
+             "sample: the model of %s has token ids only, no tokenizer that takes text: give tokenizer=FOLDER_OR_FILE, "
+             "or leave prompt= out",
              m->checkpoint);
     Prompt p = prompt_create(&m->tokenizer, text, (size_t)bytes, m->begin);
     if (p.count > m->positions && m->is_first)

@@ -62,9 +62,10 @@ static void read_config(Serving *s, int words, char **word) {
     char *faults = config_load(word[0], word + 1, words - 1, 1, &s->config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
     if (!*s->config.outer.server)
-        fail(EXIT_CONFIG, "serve: outer.server is \"\": give the host:port at which islands find this server");
+        fail(EXIT_CONFIG, "serve: outer.server is \"\": give the host:port at which training jobs reach this server");
     if (s->config.run.stop_step)
-        fail(EXIT_CONFIG, "serve: run.stop_step stops an island, and its server serves on: give run.stop_step=0");
+        fail(EXIT_CONFIG,
+             "serve: run.stop_step is for training jobs, and a server does not stop there: give run.stop_step=0");
     int  parts = 0;
     char left;
     s->parts = outer_servers(s->config.outer.server);
@@ -73,8 +74,10 @@ static void read_config(Serving *s, int words, char **word) {
              "part=%d/%d for the last", s->parts, s->parts, s->parts - 1, s->parts);
     if (asked_part && (sscanf(asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 ||
                        s->part >= parts))
-        fail(EXIT_CONFIG, "serve: part=%s: k/n with k from 0 to n - 1 is expected, as in part=0/%d", asked_part,
-             s->parts);
+        fail(EXIT_CONFIG,
+             "serve: part=%s: k/n with k from 0 to n - 1 is expected, as in part=0/%d: n is the number of "
+             "servers in outer.server, k the place of this one",
+             asked_part, s->parts);
     if (asked_part && parts != s->parts)
         fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d: give part=%d/%d", asked_part,
              parts, s->parts, s->part < s->parts ? s->part : 0, s->parts);
@@ -94,7 +97,8 @@ static void load_weights(Serving *s) {
     else if (s->resumed.ranks == 0) masters_init(&s->weights.optimizer, &s->stream, (uint64_t)c->run.seed, NULL, NULL);
     if (s->resumed.step % c->outer.every)
         fail(EXIT_CONFIG,
-             "%s stands at step %lld, where no round of outer.every = %lld ends: give the server a run.dir of its own",
+             "the newest checkpoint in %s is of step %lld, which is no multiple of outer.every = %lld: give the server "
+             "a run.dir of its own",
              c->run.dir, (long long)s->resumed.step, (long long)c->outer.every);
 }
 
@@ -238,7 +242,8 @@ static void serve_finished(Serving *s) {
     char          lingers[160] = "nothing to do";
     if (minutes > 0)
         snprintf(lingers, sizeof lingers,
-                 "nothing to do but to answer late islands for %g minutes (outer.linger_minutes); Ctrl-C ends it",
+                 "nothing to do but to answer late islands for %g minutes (outer.linger_minutes); Ctrl-C stops the "
+                 "server",
                  minutes);
     progress_note("%s is at step %lld of run.steps = %lld already: %s", c->run.dir, (long long)s->resumed.step,
                   (long long)c->run.steps, lingers);
@@ -304,8 +309,8 @@ static int verb_serve(int words, char **word) {
     double minutes = s->config.outer.linger_minutes;
     metrics_draw(s->metrics);
     if (is_done && minutes > 0)
-        progress_note("saved step %lld, the last: late islands are answered for %g minutes (outer.linger_minutes); "
-                      "Ctrl-C ends it",
+        progress_note("saved step %lld, the last: training jobs that end late are answered for %g minutes "
+                      "(outer.linger_minutes); Ctrl-C stops the server",
                       (long long)steps, minutes);
     if (is_done) see_them_off(s, minutes);
     server_dismiss(s->server, is_done ? EXIT_DONE : EXIT_STOPPED);

@@ -175,7 +175,8 @@ static int refuse_others_folder(void) {
     struct stat    st;
     struct dirent *entry;
     if (lstat(job.tmp.text, &st) < 0) return 0;
-    if (!S_ISDIR(st.st_mode)) refuse_folder(job.tmp.text, "it is no folder, and tokenize needs the name");
+    if (!S_ISDIR(st.st_mode))
+        refuse_folder(job.tmp.text, "it is not a folder, and tokenize needs a folder of this name");
     DIR *folder = open_folder(job.tmp.text);
     while ((entry = readdir(folder))) {
         char   name[NAME_MAX + 1];
@@ -185,7 +186,7 @@ static int refuse_others_folder(void) {
         if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !is_input && shard_number(name, "train") < 0 &&
             shard_number(name, "val") < 0)
             refuse_folder(path_of("%s/%s", job.tmp.text, entry->d_name).text,
-                          "no tokenize made it, and tokenize empties this folder");
+                          "tokenize did not make it, and would delete it, because it empties this folder");
     }
     closedir(folder);
     return 1;
@@ -206,13 +207,13 @@ static int64_t refuse_others_files(void) {
         path = path_of("%s/%s", job.out.text, entry->d_name);
         int64_t vocab_size = tokens_json_vocab_size(path.text);
         int64_t own = own_tokens(path.text, vocab_size > 0 ? vocab_size : 256);
-        if (own < 0) refuse_folder(path.text, "it is no whole shard of text as tokenize writes them");
+        if (own < 0) refuse_folder(path.text, "it is not a complete shard of tokens that tokenize wrote");
         tokens[is_val] += own, count++;
     }
     closedir(folder);
     if (count == 0) return 0;
     if (!tokens_json_counts(path.text, noted))
-        refuse_folder(path.text, "no tokens.json of tokenize says that an earlier run wrote it");
+        refuse_folder(path.text, "no tokens.json beside it says that tokenize wrote it");
     if (!was_killed && (noted[0] < tokens[0] || noted[1] < tokens[1]))
         refuse_folder(path.text,
                       "the shards here hold more tokens than the tokens.json beside it counts, so another program "
@@ -245,7 +246,7 @@ static void put_ids(void *with, const int32_t *ids, int64_t count) {
         int rc = 0;
         if (s->in_shard == job.shard_tokens) finish_shard(s);
         if (s->files == MAX_SHARDS)
-            fail(EXIT_CONFIG, "tokenize: shard_tokens=%lld makes over %d files; give a larger one",
+            fail(EXIT_CONFIG, "tokenize: shard_tokens=%lld makes over %d files; give a larger shard_tokens=",
                  (long long)job.shard_tokens, MAX_SHARDS);
         if (!s->writer) rc = shard_writer_create(&s->writer, shard_path(job.tmp, s, s->files).text, vocab_size());
         n = job.shard_tokens - s->in_shard < count ? job.shard_tokens - s->in_shard : count;

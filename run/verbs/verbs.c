@@ -83,7 +83,7 @@ static NORETURN void refuse_unknown(const Verb *verb, const char *word, int is_p
     if (near.sure && strcmp(near.word, name) == 0)
         fail(EXIT_CONFIG, "%s: %s needs a value: %s=...", verb->word, name, name);
     if (near.sure) fail(EXIT_CONFIG, "%s: unknown option \"%s\", did you mean \"%s\"?", verb->word, name, near.word);
-    if (!names[0] || (!is_pair && *word != '-')) misused(verb, "\"%s\" is one too many", word);
+    if (!names[0] || (!is_pair && *word != '-')) misused(verb, "\"%s\" is one argument too many", word);
     fail(EXIT_CONFIG, "%s: unknown option \"%s\": there %s %s%s%s%s", verb->word, name, names[1] ? "are" : "is", list,
          is_pair ? " (a file of that name is given as ./" : "", is_pair ? word : "", is_pair ? ")" : "");
 }
@@ -344,14 +344,16 @@ static NORETURN void refuse_word(const char *word) {
     words[count++] = "--version";
     words[count] = NULL;
     if (edit_distance(word, "train") <= 1)
-        fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; to train, name the config alone: train_gpt config.json",
+        fail(EXIT_CONFIG,
+             "\"%s\" is neither a verb nor a file; to train, type ./train_gpt config.json without a verb; "
+             "./train_gpt --help lists the verbs",
              word);
-    if (strchr(word, '=')) fail(EXIT_CONFIG, "the config comes first: train_gpt config.json %s", word);
+    if (strchr(word, '=')) fail(EXIT_CONFIG, "the config comes first: type ./train_gpt config.json %s", word);
     Nearest nearest = nearest_word(word, words);
     if (*word != '-' && nearest.word[0] == '-') nearest.sure = 0;
     if (nearest.sure)
         fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; did you mean \"%s\"?", word, nearest.word);
-    fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; train_gpt --help lists what there is", word);
+    fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; ./train_gpt --help lists the verbs", word);
 }
 
 int is_verb(int argc, char **argv) {
@@ -392,6 +394,6 @@ int verb_main(int argc, char **argv) {
     else if (is_help) print_help(stdout, 1, argv + 1);
     else status = verb_run(verb, argc - 1, argv + 1);
     if (fflush(stdout) != 0 || ferror(stdout))
-        fail(EXIT_IO, "standard output could not be written: is the disk full?");
+        fail(EXIT_IO, "standard output could not be written: see whether the disk is full");
     return status;
 }

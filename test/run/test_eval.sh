@@ -84,7 +84,7 @@ expect "a resumed run has the lines of one that never stopped" cmp <(lines "$WOR
 expect "and takes them for its own" [ "$(grep -c 'not the program' "$WORK/said")" = 0 ]
 mkdir "$WORK/cut"; touch "$WORK/cut/STOP"
 train run.dir="$WORK/cut" data.val= eval.tasks="$LIST" optimizer.learning_rate=5e-3 > "$WORK/said" 2>&1; status=$?
-expect "a request to stop cuts them short" [ $status = 75 -a "$(grep -c 'the evaluation after step 0 waits until the run goes on' "$WORK/said")" = 1 -a "$(lines "$WORK/cut" | wc -l)" = 0 ]
+expect "a request to stop cuts them short" [ $status = 75 -a "$(grep -c 'the evaluation after step 0 stops, because a stop was requested' "$WORK/said")" = 1 -a "$(lines "$WORK/cut" | wc -l)" = 0 ]
 train run.dir="$WORK/cut" data.val= eval.tasks="$LIST" optimizer.learning_rate=5e-3 > /dev/null 2>&1
 expect "and the next start does them first" cmp <(lines "$WORK/run") <(lines "$WORK/cut")
 
@@ -147,7 +147,7 @@ fi
 
 # bad LINE: checks that the refusal of a file with this line names file and line.
 bad() { printf '%s\n' '{"context":"a","choices":["b","c"],"gold":0}' "$1" > "$WORK/bad.jsonl"; "$TRAIN" eval "$WORK/run" data= tasks="$WORK/bad.jsonl"; }
-expect "gold out of range" exits 65 'bad.jsonl:2: "gold" must be the number of the right one, 0 to 1' bad '{"context":"a","choices":["b","c"],"gold":2}'
+expect "gold out of range" exits 65 'bad.jsonl:2: "gold" must be the number of the right entry of "choices", 0 to 1' bad '{"context":"a","choices":["b","c"],"gold":2}'
 expect "no JSON" exits 65 'bad.jsonl:2: column 1' bad 'context: a'
 expect "no UTF-8" exits 65 'bad.jsonl:2: .*UTF-8' bad "$(printf '{"context":"\377","choices":["b","c"],"gold":0}')"
 expect "a continuation longer than the model" exits 65 'bad.jsonl:2: a continuation of 41 tokens is longer than the 40 positions' bad "{\"context\":\"a\",\"choices\":[\"b\",\"$(printf 'x%.0s' {1..41})\"],\"gold\":0}"
@@ -159,9 +159,9 @@ expect "no such file" exits 65 'gone.jsonl: the file of a task cannot be read' "
 head -c 1100 "$WORK/hella.bin" > "$WORK/torn.bin"
 expect "a torn llm.c file" exits 65 'torn.bin: question [0-9] of 20: ' "$TRAIN" eval "$WORK/run" tasks="$WORK/torn.bin"
 cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json" # which says that the tokens are bytes
-expect "text for a model of ids" exits 64 'token ids only: a tokenizer has to turn it' train run.dir="$WORK/none" model.vocab_size=300 eval.tasks="[\"$WORK/made.jsonl\"]" \
+expect "text for a model of ids" exits 64 'token ids only: a tokenizer has to turn the text into ids' train run.dir="$WORK/none" model.vocab_size=300 eval.tasks="[\"$WORK/made.jsonl\"]" \
     data.train="$WORK/bare/train_*.bin" data.val="$WORK/bare/val_*.bin"
-expect "no data and no tasks" exits 64 'knows no held-out data: data=GLOB' "$TRAIN" eval "$WORK/run" data=
+expect "no data and no tasks" exits 64 'names no held-out data: give data=GLOB' "$TRAIN" eval "$WORK/run" data=
 # With out=FILE, standard output goes to the file, completely or not at all. A file that already has content is not
 # overwritten.
 for form in true false; do

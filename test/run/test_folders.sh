@@ -88,7 +88,7 @@ made ends 'eos_token_id=[300, 104]' bos_token_id=116; made begins bos_token_id=1
 first=$(says begins prompt= temperature=1 tokens=60 seed=3)
 expect "eos_token_id as a list: text ends before h, 104" \
     same "${first%%h*}" "$(says ends prompt= temperature=1 tokens=60 seed=3)"
-expect "the line names it, and the id that is none" told 'eos_token_id has an id that is not in the vocabulary of 256'
+expect "the line names it, and the id that is none" told 'eos_token_id has a token id of 256 or more, which is beyond'
 expect "begin and end, with the file" \
     told '^sample: an empty prompt begins after token 116 \(config.json\); texts end with token 104 \(config.json\)$'
 made ends eos_token_id=104

@@ -78,7 +78,7 @@ expect "llama: bf16's losses within 1 %" same_losses "$WORK/llama" "$WORK/llama1
 # plan names fp8 in its output, and configs that fp8 does not support are refused.
 expect "plan says fp8" grep -q '^memory per rank (bf16, with products in fp8)' <("$TRAIN" plan "$WORK/tiny.json" $SMALL)
 expect "plan for H100s says fp8" grep -q 'H100 80GB SXM, fp8' <("$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-h100)
-expect "a cluster without fp8" exits 64 'dgx-a100 has no rate of fp8 products: add gpu.flops.fp8' "$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-a100
+expect "a cluster without fp8" exits 64 'dgx-a100 has no speed of fp8 matrix products: add gpu.flops.fp8' "$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-a100
 expect "a width that is no multiple of 16" exits 64 'precision = "fp8" .*multiples of 16, and model.n_embd is 42' train precision=fp8
 expect "nor one of a tensor rank" exits 64 'multiples of 16, and the width of the queries, .* over parallel.tensor = 2 is 24' \
     train_ranks 2 precision=fp8 model.n_embd=48 model.n_head=2 parallel.tensor=2

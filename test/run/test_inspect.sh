@@ -159,7 +159,7 @@ expect "two files of weights" differs 1 bad.safetensors near.safetensors
 says "  a value" '^ +one +\[3\] +max 0.5 +relative 0.1 +in 1 of 3$' cat said
 says "  tensors of one alone" '^weights +0 tensors with the same bits, 2 that differ, 2 in one alone$' cat said
 says "  of other types" '^ +ids +\[2\] +other bytes$' cat said
-expect "a run and a config" exits 64 'two of one kind' "$TRAIN" diff run tiny.json
+expect "a run and a config" exits 64 'give two of the same kind' "$TRAIN" diff run tiny.json
 expect "one alone" exits 64 'needs two' "$TRAIN" diff run
 expect "what is nothing" exits 65 'nowhere' "$TRAIN" diff run nowhere
 expect "a config with faults" exits 64 'unknown key' bash -c "echo '{\"runs\":{}}' > faulty.json; '$TRAIN' diff faulty.json tiny.json 2>&1 | grep 'unknown key' >&2; exit \${PIPESTATUS[0]}"

@@ -147,7 +147,7 @@ come_and_go() {
     strike KILL $a; wait $a 2> /dev/null
     says go_s.out 'island 0 .* is lost' || return
     strike KILL $server; wait $server 2> /dev/null
-    says go_b.out 'this island tries again for 20 s' || return
+    says go_b.out 'this job tries again for 20 s' || return
     serves go_s $LONG
     begin 1 go_a $LONG; a=$job
     touch go_b/STOP

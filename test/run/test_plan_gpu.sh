@@ -53,7 +53,7 @@ refuses() { # TEXT WORDS ARGUMENTS...
 }
 refuses "an unknown card" "did you mean h100?" gpu=h10 ranks=8
 refuses "  the names there are" "a100, h100, h200, b200, 4090" gpu=zx80 ranks=8
-refuses "nodes that do not divide the ranks" "not the same number on each of nodes=3" gpu=h100 ranks=8 nodes=3
+refuses "nodes that do not divide the ranks" "ranks=8 cannot be divided evenly among nodes=3" gpu=h100 ranks=8 nodes=3
 refuses "more GPUs than a node has" "nodes=2 or more" gpu=h100 ranks=16 nodes=1
 refuses "a card and a cluster" "one of them" gpu=h100 cluster=here
 refuses "a price of nothing" "price=-1" gpu=h100 price=-1
@@ -62,6 +62,6 @@ refuses "the memory of this machine, and a card" "one of them" gpu=h100 memory=8
 refuses "kernels, in a build of the CPU's" "make BACKEND=emu" gpu=h100 kernels=true
 refuses "kernels without a card" "gpu=h100" kernels=true
 refuses "rates without kernels" "rates=mine.json is read only with kernels=true" gpu=h100 rates=mine.json
-refuses "kernels and the price of the whole job" "one step of one GPU" gpu=h100 kernels=true price=2
+refuses "kernels and the price of the whole job" "prints one step of one GPU" gpu=h100 kernels=true price=2
 expect "a run of the plain plan has Chinchilla's figure, too" grep -qF "per parameter (Chinchilla: 20)" <<< "$(plan model.n_layer=1 model.n_embd=48)"
 exit $STATUS

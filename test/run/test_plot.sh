@@ -29,7 +29,7 @@ expect "a torn last line is not yet a step" quiet plot torn csv=torn.csv
 expect "and the others are all there" [ "$(wc -l < torn.csv)" -eq $((1 + 12 + 3)) ]
 expect "a log of an older program has no hours" exits 65 "old/metrics.jsonl has no hours at step 1 .*x=steps" plot one old x=hours
 expect "and is drawn over tokens" quiet plot one old
-expect "a folder without a log" exits 65 "none is not the folder of a run: there is no none/metrics.jsonl" plot one none
+expect "a folder without a log" exits 65 "none is not the folder of a run, because there is no none/metrics.jsonl" plot one none
 expect "a log without a step" exits 65 "empty/metrics.jsonl holds no step" plot empty
 expect "no run" exits 64 "it needs the folder of a run; usage: " plot
 expect "another x" exits 64 "x=epochs: tokens, steps or hours is expected" plot one x=epochs

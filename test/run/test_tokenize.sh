@@ -46,15 +46,15 @@ others() {
     expect "  is left as it is" [ "$(state "$WORK/others")" = "$before" ]
 }
 mkdir "$WORK/others"; cp "$OUT/train_000000.bin" "$WORK/others"
-others "a shard of another program" "no tokens.json of tokenize"
+others "a shard of another program" "no tokens.json beside it says that tokenize wrote it"
 echo '{"mine": 1}' > "$WORK/others/tokens.json"
-others "with notes of another program" "no tokens.json of tokenize"
+others "with notes of another program" "no tokens.json beside it says that tokenize wrote it"
 cp "$OUT/tokens.json" "$WORK/others"; cp "$OUT/train_000000.bin" "$WORK/others/val_000007.bin"
 others "another one beside shards of tokenize" "the shards here hold more tokens than the tokens.json beside it counts"
 rm "$WORK/others/val_000007.bin"; mkdir "$WORK/others/tokenize.tmp"; echo mine > "$WORK/others/tokenize.tmp/keep"
-others "tokenize.tmp with other files" "no tokenize made it, and tokenize empties this folder"
+others "tokenize.tmp with other files" "tokenize did not make it, and would delete it, because it empties this folder"
 rm -r "$WORK/others/tokenize.tmp"; echo mine > "$WORK/others/tokenize.tmp"
-others "a file of that name" "it is no folder"
+others "a file of that name" "it is not a folder"
 rm "$WORK/others/tokenize.tmp"; mkdir "$WORK/others/tokenize.tmp"; touch "$WORK/others/tokenize.tmp/input_0"; cp "$OUT/train_000000.bin" "$WORK/others/val_000007.bin"
 expect "but not what a tokenize left that was killed while it moved its shards" eval 'tokenize "$text" out="$WORK/others" val=0 && [ "$(names "$WORK/others")" = "tokens.json train_000000.bin " ]'
 bytes_of "$OUT/train_000000.bin" > "$WORK/back"

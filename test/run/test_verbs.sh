@@ -85,12 +85,12 @@ says "check refuses, as a run does: a prompt without one" 64 'sample.prompt is t
 for verb in "check good.json" "plan good.json" schema --help --version; do says "$verb on a full disk" 74 'not be written' bash -c "'$TRAIN' $verb > /dev/full"; done
 says "check opens data that is there" 65 'data.train.* 50 tokens' "$TRAIN" check good.json data.train=zero.bin
 says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
-says "schema takes nothing" 64 '"x" is one too many' "$TRAIN" schema x
+says "schema takes nothing" 64 '"x" is one argument too many' "$TRAIN" schema x
 says "a plan of many sequences takes seconds" 0 'total' timeout 60 "$TRAIN" plan good.json batch.global_tokens=$((2048 * 128)) batch.micro_batch=2048 batch.seq_len=128
 says "the schema in configs/ is this one" 0 '^$' bash -c "cd '$ROOT'; '$TRAIN' schema | diff - configs/train_gpt.schema.json; echo"
 says "a verb that is not built" 64 '"deploy" .*verb' "$TRAIN" deploy
 says "a verb misspelt" 64 '"chek" .*; did you mean "check"\?' "$TRAIN" chek good.json
-says "train" 64 'name the config' "$TRAIN" train good.json
+says "train" 64 'to train, type ./train_gpt config.json' "$TRAIN" train good.json
 says "an unknown option" 64 'did you mean "--version"\?' "$TRAIN" --versoin
 says "no config before the overrides" 64 'config comes first' "$TRAIN" run.steps=5
 says "no such config" 64 '^none.json: error: cannot read' "$TRAIN" none.json

@@ -134,8 +134,8 @@ static void faults_are_named(void **state) {
         {"{\"context\":3,\"choices\":[\"b\",\"c\"],\"gold\":0}", "\"context\" must be a text"},
         {"{\"context\":\"a\",\"choices\":\"b\",\"gold\":0}", "\"choices\" must be a list of 2"},
         {"{\"context\":\"a\",\"choices\":[\"b\"],\"gold\":0}", "\"choices\" must be a list of 2"},
-        {"{\"context\":\"a\",\"choices\":[\"b\",2],\"gold\":0}", "\"choices\" must hold texts alone"},
-        {"{\"context\":\"a\",\"choices\":[\"b\",\"c\"]}", "\"gold\" must be the number of the right one, 0 to 1"},
+        {"{\"context\":\"a\",\"choices\":[\"b\",2],\"gold\":0}", "\"choices\" must hold only texts (strings)"},
+        {"{\"context\":\"a\",\"choices\":[\"b\",\"c\"]}", "\"gold\" must be the number of the right entry of \"choices\", 0 to 1"},
         {"{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":2}", "\"gold\" must be the number"},
         {"{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":-1}", "\"gold\" must be the number"},
         {"{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":0.5}", "\"gold\" must be the number"},
@@ -170,7 +170,7 @@ static void faults_are_named(void **state) {
     Task t = parsed(reader(5), NULL, "{\"context\":\"a\",\"continuation\":\"b\"}");
     char fault[TASK_FAULT_CHARS] = "";
     assert_int_equal(parse(&t, reader(5), "{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":0}", 3, fault), 0);
-    assert_non_null(strstr(fault, "of another kind"));
+    assert_non_null(strstr(fault, "are not those of the lines before"));
     /* only the first line of a file may describe the task */
     assert_int_equal(parse(&t, reader(5), "{\"task\":\"late\"}", 3, fault), 0);
     task_free(&t);

@@ -233,7 +233,7 @@ static void the_verb_refuses(void **state) {
         {"tokens=2.5", EXIT_CONFIG, "2 or 3"},
         {"eot=maybe", EXIT_CONFIG, "true or false"},
         {"stop=", EXIT_CONFIG, "stop="},
-        {"stop=[\"a\", 1]", EXIT_CONFIG, "a list of texts"},
+        {"stop=[\"a\", 1]", EXIT_CONFIG, "a JSON list of strings"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *argv[] = {"sample", "/nowhere/at/all", (char *)cases[i].argument};
