@@ -47,7 +47,8 @@ static int address_parse(const char *host_port, Address *a, ChannelFault *fault)
     if (*from == '[' && end && end > from && end[-1] == ']') from++, end--;
     else if (end && memchr(from, ':', (size_t)(end - from)))
         return channel_fault_set(fault, EXIT_CONFIG,
-                                 "\"%s\" is no address: IPv6 stands in brackets, as in \"[::1]:7070\"", host_port);
+                                 "\"%s\" is no address of the form host:port: write an IPv6 address in brackets, as in "
+                                 "\"[::1]:7070\"", host_port);
     size_t digits = strspn(port, "0123456789");
     int    is_port = digits > 0 && digits <= 5 && !port[digits] && atoi(port) <= 65535;
     if (!end || end == from || (size_t)(end - from) >= HOST_BYTES || !is_port)
@@ -182,11 +183,12 @@ int channel_listen(const char *host_port, ChannelFault *fault) {
                                  host_port);
     if (error == EADDRNOTAVAIL)
         return channel_fault_set(fault, EXIT_CONFIG,
-                                 "%s: this machine has no such address: name one of its own, or all of them by "
-                                 "listen=0.0.0.0:PORT",
+                                 "%s: this machine has no such address: name an address of this machine, or all of "
+                                 "them by listen=0.0.0.0:PORT",
                                  host_port);
     if (error == EACCES)
-        return channel_fault_set(fault, EXIT_CONFIG, "%s: the system keeps low ports for itself: name one over 1023",
+        return channel_fault_set(fault, EXIT_CONFIG, "%s: this system gives ports of this range to its administrator "
+                                 "alone: name a port above 1023",
                                  host_port);
     return channel_fault_set(fault, EXIT_IO, "%s: cannot listen: %s", host_port, strerror(error));
 }
@@ -559,12 +561,14 @@ uint64_t    channel_received_bytes(const Channel *c) { return c->tls->received; 
 /* Waits until the peer has proven the key or the channel is broken. The channel's own deadline limits the wait. Returns
  * c, or NULL with *fault set. */
 static Channel *open_whole(Channel *c, const char *host_port, Between between, ChannelFault *fault) {
-    if (!c) return channel_fault_set(fault, EXIT_MEMORY, "%s: no memory to connect", host_port), NULL;
+    if (!c) return channel_fault_set(fault, EXIT_MEMORY, "%s: no memory to connect to this address; free memory on "
+                                     "this host", host_port), NULL;
     while (!c->is_open && channel_progress(c) == 0 && !between_stops(between))
         channel_wait(&c, 1, -1, BETWEEN_MS);
     if (c->is_open) return c;
     if (channel_is_broken(c)) *fault = c->fault;
-    else channel_fault_set(fault, EXIT_PEER, "%s: stopped before a server answered", host_port);
+    else channel_fault_set(fault, EXIT_PEER, "%s: no server at this address had answered when this job was asked to "
+                           "stop", host_port);
     channel_close(c);
     return NULL;
 }

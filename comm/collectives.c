@@ -208,7 +208,8 @@ static void plan_tree(Op *op) {
 
 static int int_count(int64_t count) {
     if (count > INT_MAX)
-        fail(EXIT_CONFIG, "parallel.comm: \"mpi\" counts up to %d elements, this bucket has %lld; use \"ring\"",
+        fail(EXIT_CONFIG, "parallel.comm = \"mpi\" sends at most %d elements at once, but a part of this model has "
+             "%lld: set parallel.comm = \"ring\"",
              INT_MAX, (long long)count);
     return (int)count;
 }

@@ -27,11 +27,12 @@ int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, Fra
     const uint8_t *at = bytes;
     int64_t        end;
     if (length < FRAME_HEADER_BYTES)
-        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent %zu bytes of a header, not %d", length,
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a message header of %zu bytes, not %d: use the same "
+                          "version of train_gpt at both ends", length,
                           FRAME_HEADER_BYTES);
     if (memcmp(at, MAGIC, sizeof MAGIC) != 0 || little_endian(at + 6, 2) != 0 || little_endian(at + 44, 4) != 0)
         return fault_text(fault, FRAME_FAULT_BYTES, 0,
-                          "sent bytes that are no frame of this protocol: use the same version of train_gpt at both "
+                          "sent bytes that are no message of this program: use the same version of train_gpt at both "
                           "ends");
     *h = (FrameHeader){.kind = at[4],
                        .type = at[5],
@@ -42,20 +43,23 @@ int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, Fra
                        .payload_bytes = (uint32_t)little_endian(at + 40, 4)};
     if (h->kind == 0 || h->type >= FRAME_TYPES)
         return fault_text(fault, FRAME_FAULT_BYTES, 0,
-                          "sent a frame of kind %d and type %d, which this version does not know: use the same "
+                          "sent a message of kind %d and type %d, which this version does not know: use the same "
                           "version of train_gpt at both ends",
                           h->kind, h->type);
     if (h->payload_bytes > FRAME_PAYLOAD_LIMIT)
-        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of %u bytes, more than %d", h->payload_bytes,
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a message of %u bytes, more than the limit of %d: use the "
+                          "same version of train_gpt at both ends", h->payload_bytes,
                           FRAME_PAYLOAD_LIMIT);
     if (h->round < 0 || h->offset < 0 || h->elems < 0 || __builtin_add_overflow(h->offset, h->elems, &end) ||
         end > most_elems)
         return fault_text(fault, FRAME_FAULT_BYTES, 0,
-                          "sent a frame of round %lld, offset %lld, %lld values, beyond the %lld there are",
+                          "sent a message of round %lld, offset %lld, with %lld values, more than the %lld expected: "
+                          "use the same version of train_gpt at both ends",
                           (long long)h->round, (long long)h->offset, (long long)h->elems, (long long)most_elems);
     if (h->type != FRAME_BYTES &&
         (h->elems > FRAME_PAYLOAD_LIMIT || frame_value_bytes((FrameType)h->type, h->elems) != h->payload_bytes))
-        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of %u bytes with %lld values of type %d",
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a message of %u bytes that claims %lld values of type %d: "
+                          "use the same version of train_gpt at both ends",
                           h->payload_bytes, (long long)h->elems, h->type);
     return 1;
 }

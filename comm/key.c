@@ -61,15 +61,16 @@ int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
     char       *text = NULL;
     if (stat(path, &st) != 0)
         return fault_text(fault, KEY_FAULT_BYTES, errno == ENOENT || errno == ENOTDIR ? EXIT_CONFIG : EXIT_IO,
-                          "the key file %s (outer.key) cannot be read: %s; `serve` made one beside the server: copy it "
-                          "(scp -p SERVER:%s %s)",
+                          "the key file %s (outer.key) cannot be read: %s; ./train_gpt serve wrote this file on the "
+                          "host of the server: copy it from there (scp -p SERVER:%s %s)",
                           path, io_error_text(errno), shell_word(path).text, shell_word(path).text);
     if (!S_ISREG(st.st_mode))
         return fault_text(fault, KEY_FAULT_BYTES, EXIT_CONFIG, "outer.key: %s %s", path,
                           io_error_text(io_kind(st.st_mode)));
     if (st.st_mode & (S_IRWXG | S_IRWXO))
         return fault_text(fault, KEY_FAULT_BYTES, EXIT_CONFIG,
-                          "others than its owner may use the key file %s (outer.key): chmod 600 %s", path,
+                          "users other than the owner may use the key file %s (outer.key), which is secret; type: "
+                          "chmod 600 %s", path,
                           shell_word(path).text);
     int64_t bytes = io_read_file(path, 4096, &text);
     if (bytes < 0 && bytes != -EFBIG)
@@ -80,7 +81,7 @@ int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
     free(text);
     if (is_key) return 0;
     return fault_text(fault, KEY_FAULT_BYTES, EXIT_CONFIG,
-                      "the file %s (outer.key) is no key: it must be %d hex digits and an end of line, as `serve` "
-                      "makes it; copy the server's again (scp -p SERVER:%s %s)",
+                      "the file %s (outer.key) is no key: it must be %d hex digits and an end of line, as ./train_gpt "
+                      "serve writes it; copy the server's file again (scp -p SERVER:%s %s)",
                       path, DIGITS, shell_word(path).text, shell_word(path).text);
 }

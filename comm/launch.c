@@ -95,16 +95,16 @@ long launch_process(char *name) {
 
 void launch_explain_alone(void) {
     if (stale)
-        warn("%s=%s is set, but no launcher of that job answers: this process works alone; `unset %s` silences this "
-             "line", stale, getenv(stale), stale);
+        warn("the variable %s=%s says that a launcher (mpirun or srun) started this process, but none answers: this "
+             "process works alone; if that is intended, `unset %s` silences this line", stale, getenv(stale), stale);
     stale = NULL; /* warns only once */
 }
 
 void launch_explain_tasks(void) {
     int tasks = has("SLURM_JOB_ID") && !has("SLURM_STEP_ID") ? number("SLURM_NTASKS", 1) : 1;
     if (tasks > 1)
-        warn("SLURM gave this job %d tasks, and this is one process: put mpirun or srun before it "
-             "(scripts/train.sbatch does)",
+        warn("SLURM gave this job %d tasks, but the program was started as one process: put mpirun or srun before "
+             "./train_gpt (scripts/train.sbatch does)",
              tasks);
 }
 

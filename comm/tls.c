@@ -124,8 +124,8 @@ static void make_contexts(void) {
     }
     if (!is_made)
         fail(EXIT_IO,
-             "this machine's OpenSSL refuses TLS 1.3 with %s, by which islands and servers talk: %s; its openssl.cnf "
-             "may forbid it",
+             "OpenSSL on this machine refuses TLS 1.3 with the cipher %s, which outer.server and ./train_gpt serve "
+             "need: %s; the file openssl.cnf of this machine may forbid the cipher: allow it there",
              CIPHER, ERR_reason_error_string(ERR_peek_error()));
 }
 

@@ -211,5 +211,7 @@ void world_failed(const World *w, const char *why) {
     gethostname(host, sizeof host - 1);
     if (last.number >= 0)
         snprintf(where, sizeof where, "%s%s", last.end_ms > 0 ? "after " : "", world_call_text(&last, call));
-    fail(EXIT_PEER, "a peer is lost or MPI failed on rank %d, host %s, %s: %s", w->rank, host, where, why);
+    fail(EXIT_PEER, "rank %d on host %s (%s) noticed that another rank is lost or that MPI failed: %s; the first error "
+         "that another rank printed has the cause: remove the cause, and start the job again", w->rank, host, where,
+         why);
 }

@@ -392,7 +392,8 @@ static void match_part(const char *path, size_t folder, size_t end, glob_t *foun
     *to = 0;
     int rc = glob(pattern, GLOB_NOSORT, end_without_memory, found);
     free(pattern);
-    if (rc == GLOB_NOSPACE || rc == GLOB_ABORTED) fail(EXIT_MEMORY, "no memory for %s", NAMES);
+    if (rc == GLOB_NOSPACE || rc == GLOB_ABORTED)
+        fail(EXIT_MEMORY, "no memory for %s; free memory on this host", NAMES);
 }
 
 /* Matches the sections of a path pattern one after another, and adds the paths that match to *found. The first `folder`
@@ -451,7 +452,9 @@ FILE *memory_file_open(char **text, size_t *bytes) {
     *bytes = 0;
     *c = (Cookie){text, bytes, 1};
     FILE *file = fopencookie(c, "w", (cookie_io_functions_t){.write = write_memory, .close = close_memory});
-    if (!file) fail(EXIT_MEMORY, "no memory for a text");
+    if (!file)
+        fail(EXIT_MEMORY, "no host memory for a text of this program; free memory on this host, or raise the job's "
+             "limit (sbatch --mem=, ulimit -v)");
     setvbuf(file, NULL, _IONBF, 0);
     return file;
 }

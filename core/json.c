@@ -131,7 +131,7 @@ static int hex4(const Scanner *s, size_t at) {
 static int scan_unicode_escape(Scanner *s, int decode) {
     int code = hex4(s, s->at);
     if (code < 0)                         return fault_at(s, s->at, "\\u takes four hexadecimal digits");
-    if (code == 0)                        return fault_at(s, s->at, "\\u0000 is not allowed");
+    if (code == 0)                        return fault_at(s, s->at, "\\u0000 is not allowed (a zero byte); remove it");
     if (code >= 0xdc00 && code <= 0xdfff)
         return fault_at(s, s->at, "\\u%04x is the second half of a surrogate pair without the first", (unsigned)code);
     size_t length = 6;
@@ -229,7 +229,7 @@ static int check_number(Scanner *s, size_t start, size_t length, int integer, in
     char literal[JSON_NUMBER_BYTES + 1], name[NAMED];
     /* this fault ends the scan (it is not soft), because libcjson could not read such a number */
     if (length > JSON_NUMBER_BYTES)
-        return fault_at(s, start, "%sa number of %zu characters; at most %d are allowed", named(s, name), length,
+        return fault_at(s, start, "%sthe number has %zu characters; at most %d are allowed", named(s, name), length,
                         JSON_NUMBER_BYTES);
     memcpy(literal, s->text + start, length);
     literal[length] = '\0';
@@ -305,7 +305,9 @@ static int fault_expected(Scanner *s, const char *expected) {
 /* Scans the opening bracket of an object or array. Returns 1 if an item follows, 0 if the closing bracket follows (it
  * is scanned as well), -1 at a fault. */
 static int first_item(Scanner *s, int close) {
-    if (++s->depth > JSON_DEPTH) return fault_at(s, s->at, "nested deeper than %d levels", JSON_DEPTH), -1;
+    if (++s->depth > JSON_DEPTH)
+        return fault_at(s, s->at, "objects and lists are nested deeper than %d levels, the most that is read",
+                        JSON_DEPTH), -1;
     s->at++;
     skip_space(s);
     if (peek(s) != close) return 1;
@@ -330,7 +332,7 @@ static int next_item(Scanner *s, int close) {
     JsonPlace comma = place_of(s, s->at++);
     skip_space(s);
     if (peek(s) != close) return 1;
-    fault_at(s, s->at, "a comma before '%c' (JSON allows none after the last item)", close);
+    fault_at(s, s->at, "a comma before '%c': remove it, because JSON allows none after the last item", close);
     s->fault->at = comma;
     return -1;
 }
@@ -410,7 +412,8 @@ static void check_duplicates(Scanner *s) {
         JsonEntry *second = &entry[list[i].index], *before = &entry[list[first].index];
         char       name[120];
         second->faulty = before->faulty = 1;
-        fault_at(s, 0, "duplicate key %s, first at line %d", json_quote_short(name, sizeof name, second->path),
+        fault_at(s, 0, "duplicate key %s, first at line %d",
+                 json_quote_short(name, sizeof name, second->path),
                  before->key.line);
         s->fault->at = second->key;
         soften(s);
@@ -445,10 +448,10 @@ static int scan_all(Scanner *s, size_t limit, const char *top) {
     for (size_t i = 0; i < sizeof OTHER_FORMS / sizeof *OTHER_FORMS; i++)
         if (s->bytes >= OTHER_FORMS[i].bytes && !memcmp(s->text, OTHER_FORMS[i].start, OTHER_FORMS[i].bytes))
             return fault_at(s, 0, "%s", OTHER_FORMS[i].what);
-    if (s->bytes > limit) return fault_at(s, 0, "larger than %zu bytes", limit);
+    if (s->bytes > limit) return fault_at(s, 0, "the JSON text is larger than %zu bytes, the most that is read", limit);
     if (!put(s, 1, top, strlen(top))) return 0;
     skip_space(s);
-    if (s->at == s->bytes) return fault_at(s, s->at, "nothing but white space; expected a value");
+    if (s->at == s->bytes) return fault_at(s, s->at, "the JSON text holds nothing but white space; expected a value");
     if (!scan_value(s, -1)) return 0;
     skip_space(s);
     if (s->at < s->bytes) return fault_expected(s, "nothing after the end of the value");

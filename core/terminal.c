@@ -282,7 +282,8 @@ static void keep(const char *text) {
     put_lines(&o, text, 0, 0);
     self.log_torn = o.error != 0;
     if (o.error && !self.log_warned++)
-        warn("cannot write %s: %s; the run goes on, and its next lines are tried", self.log_path, strerror(o.error));
+        warn("cannot write the log file %s: %s; the run continues, and tries to write its next lines",
+             self.log_path, strerror(o.error));
 }
 
 void say_text(FILE *stream, int indent, const char *text) {

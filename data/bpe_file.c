@@ -87,12 +87,12 @@ PRINTF_LIKE(2, 3) static int refuse(const Reading *r, const char *fmt, ...) {
 }
 
 #define HELP_JSON \
-    "name tokenizer.json of a byte-level BPE, or make a tokenizer by ./train_gpt train-tokenizer TEXT out=FOLDER " \
-    "vocab_size=32000"
+    "name the tokenizer.json of a byte-level BPE instead, or make a tokenizer by ./train_gpt train-tokenizer TEXT " \
+    "out=FOLDER vocab_size=32000"
 
 static int refuse_part(const Reading *r, const char *part, const char *what) {
-    return refuse(r, ": its %s, %.*s, is not supported; supported is byte-level BPE, split by ByteLevel, Split and "
-                  "Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON, part, SHOWN, what);
+    return refuse(r, ": its part \"%s\" (%.*s) is not supported; supported is byte-level BPE, split by ByteLevel, "
+                  "Split and Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON, part, SHOWN, what);
 }
 
 /* Adds a line about a member of the file that is not used, for a warning. */
@@ -133,7 +133,7 @@ static int refuse_json(const Reading *r, const BpeText *file) {
     const char *at = file->text;
     if (json_parse_all(file->text, file->bytes, file->bytes + 1, "", &json, &fault)) {
         json_free(&json);
-        return refuse(r, ": not the JSON object of a tokenizer: download it again");
+        return refuse(r, ": this file is not the JSON object of a tokenizer: download it again");
     }
     for (int line = 1; line < fault.at.line; line++) at = strchr(at, '\n') + 1;
     while (bytes > 0 && strchr(" \t\r\n", file->text[bytes - 1])) bytes--;
@@ -142,7 +142,8 @@ static int refuse_json(const Reading *r, const BpeText *file) {
     if (at >= file->text + bytes || is_in_string)
         return refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again",
                       fault.at.line);
-    return refuse(r, ":%d: column %d: %s: it was changed by hand or damaged; correct it there, or download it again",
+    return refuse(r, ":%d: column %d: %s: the file was changed by hand or damaged; correct it there, or download the "
+                  "file again",
                   fault.at.line, fault.at.column, fault.text);
 }
 
@@ -158,7 +159,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     else if (*first == '{') refuse_json(r, file);
     else if (strncmp(first, "[PAD]", 5) == 0 || strstr(first, "\n[UNK]") || strstr(first, "\n[CLS]"))
         refuse(r, " is a vocabulary of WordPiece, as BERT has it, which is not read: " HELP_JSON);
-    else refuse(r, ": not the JSON object of a tokenizer: " HELP_JSON);
+    else refuse(r, ": this file is not the JSON object of a tokenizer: " HELP_JSON);
     return NULL;
 }
 
@@ -166,8 +167,8 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
 static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < BPE_MOST_IDS) ||
         item->valuedouble != (double)(int32_t)item->valuedouble)
-        return refuse(r, ": \"%.*s\" has no id, a whole number from 0 to %d; download the file again", SHOWN, what,
-                      BPE_MOST_IDS - 1), -1;
+        return refuse(r, ": the token \"%.*s\" has no id, which is a whole number from 0 to %d: download the file "
+                      "again", SHOWN, what, BPE_MOST_IDS - 1), -1;
     return (int32_t)item->valuedouble;
 }
 
@@ -187,8 +188,8 @@ static int has_all_bytes(const Reading *r) {
 /* Reads the vocabulary: {"!": 0, "\"": 1, ...} */
 static int take_vocabulary(Reading *r, const cJSON *vocab) {
     if (!cJSON_IsObject(vocab))
-        return refuse(r, ": no vocabulary, which is an object of tokens and their ids, {\"a\": 64, ...}: download the "
-                      "file again");
+        return refuse(r, ": there is no vocabulary (\"vocab\"), an object of tokens and their ids, {\"a\": 64, ...}: "
+                      "download the file again");
     for (cJSON *item = vocab->child; item; item = item->next) {
         char    shown[SHOWN + 1];
         int32_t id = take_id(r, item, item->string);
@@ -202,7 +203,8 @@ static int take_vocabulary(Reading *r, const cJSON *vocab) {
         int64_t count = to_bytes(item->string, strlen(item->string));
         if (count < 0) return refuse(r, ": the token \"%s\" is not of byte-level BPE: " HELP_JSON, shown);
         if (!bpe_add(r->bpe, id, item->string, (size_t)count))
-            return refuse(r, ": the token \"%s\", or its id %d, stands twice: remove one, or download the file again",
+            return refuse(r, ": the token \"%s\", or its id %d, is in the vocabulary twice: remove one of the two, or "
+                          "download the file again",
                           shown, id);
     }
     return has_all_bytes(r);
@@ -411,8 +413,8 @@ static int take_added(Reading *r, const cJSON *list) {
                 return refuse(r, ": the added token \"%.*s\" with %s is not supported: set that to false in this file",
                               SHOWN, content, WIDENING[i]);
         if (!bpe_add_special(r->bpe, id, content, strlen(content)))
-            return refuse(r, ": the added token \"%.*s\" is empty, or its id %d another token's: correct it in this "
-                          "file", SHOWN, content, id);
+            return refuse(r, ": the added token \"%.*s\" is empty, or its id %d belongs to another token: correct the "
+                          "token in this file", SHOWN, content, id);
         if (!cJSON_IsTrue(json_member(one, "normalized"))) continue;
         char *form = bpe_file_normalized(r->f, content, strlen(content), &made);
         bpe_match_normalized(r->bpe, id, form ? form : content, form ? made : strlen(content));
@@ -512,12 +514,13 @@ static int take_post_processor(Reading *r, const cJSON *part) {
 
 static int take_merges(Reading *r, const cJSON *list) {
     int32_t rank = 0;
-    if (!cJSON_IsArray(list)) return refuse(r, ": no list of merges (\"merges\"): download the file again");
+    if (!cJSON_IsArray(list)) return refuse(r, ": the list \"merges\" is missing: download the file again");
     for (cJSON *one = list->child; one; one = one->next, rank++) {
         cJSON *left = cJSON_IsArray(one) ? one->child : NULL, *right = left ? left->next : NULL;
         char  *space = cJSON_IsString(one) ? strchr(one->valuestring, ' ') : NULL;
         int    is_pair = cJSON_IsString(left) && cJSON_IsString(right) && !right->next;
-        if (!space && !is_pair) return refuse(r, ": merge %d is no pair of tokens: download the file again", rank);
+        if (!space && !is_pair) return refuse(r, ": merge %d of the list \"merges\" is not a pair of tokens: download "
+                                              "the file again", rank);
         if (space) *space = 0;
         if (!take_merge(r, space ? one->valuestring : left->valuestring, space ? space + 1 : right->valuestring, rank))
             return 0;
@@ -536,7 +539,8 @@ static int read_model(Reading *r, const cJSON *json) {
         return refuse(r, " has no object \"model\": it is no tokenizer.json (a vocabulary alone is read as vocab.json, "
                       "with merges.txt beside it)");
     if (*type ? strcmp(type, "BPE") != 0 : !json_member(model, "merges"))
-        return refuse_part(r, "model", *type ? type : "of no type");
+        return refuse(r, " has a model of %s%.*s, and only a model of type BPE is read: " HELP_JSON,
+                      *type ? "type " : "no type", SHOWN, type);
     if (version && strcmp(word_of(json, "version"), "1.0") != 0)
         return refuse(r, ": its version is \"%.*s\"; only 1.0 is supported: save it again with the library tokenizers "
                       "of Hugging Face", SHOWN, word_of(json, "version"));
@@ -605,12 +609,13 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
         long    id = space ? strtol(space + 1, &digits, 10) : -1;
         int64_t count = space ? from_base64(line, (size_t)(space - line)) : -1;
         if (count > TOKEN_LIMIT)
-            return refuse(r, ":%d: a token of %lld bytes; the limit is %d: " HELP_JSON, number, (long long)count,
+            return refuse(r, ":%d: this line has a token of %lld bytes; the limit is %d: " HELP_JSON, number,
+                          (long long)count,
                           TOKEN_LIMIT);
         if (end > line && (count <= 0 || digits != end || id < 0 || id >= BPE_MOST_IDS ||
                            !bpe_add(r->bpe, (int32_t)id, line, (size_t)count)))
             return refuse(r,
-                          ":%d: a token in base64, a space and a rank are expected, none of them on an earlier line: "
+                          ":%d: the line must hold a token in base64, a space and a rank, both not on an earlier line: "
                           "correct it, or download the file again",
                           number);
     }
@@ -661,7 +666,8 @@ static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS
     if (n == -ENOENT)
         return FAULT(EXIT_DATA, "the tokenizer's file %s is not there: correct the path, or download the file", path);
     if (n == -EFBIG)
-        return FAULT(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read: " HELP_JSON,
+        return FAULT(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that this program "
+                     "reads: " HELP_JSON,
                      path, FILE_LIMIT >> 20);
     if (n < 0) return FAULT(EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
     read->path = path, read->bytes = (size_t)n, read->unpack = PACKINGS[unpack_kind(read->text, (size_t)n)].command;
@@ -767,7 +773,8 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
         if (exit_code) return FAULT(exit_code, "%.*s", BPE_FAULT_CHARS - 1, why);
         if (!cJSON_IsObject(json.root)) {
             json_free(&json);
-            return FAULT(EXIT_DATA, "%s is not a JSON object. Repair it, or move it away: it is read for bos_token",
+            return FAULT(EXIT_DATA, "%s is not a JSON object, and this program reads bos_token from it: repair the "
+                         "file, or move it away",
                          beside);
         }
         Reading r = {.path = beside, .f = f, .bpe = f->bpe};
@@ -818,11 +825,11 @@ int bpe_file_read(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         snprintf(json, sizeof json, "%.*s/%s", folder, at, OTHERS[i].name);
         if (access(json, F_OK) == 0)
-            return FAULT(EXIT_DATA, "%s holds no tokenizer that is read: %s is of %s, which is not; " HELP_JSON, path,
-                         OTHERS[i].name, OTHERS[i].of);
+            return FAULT(EXIT_DATA, "%s holds no tokenizer that this program reads: its %s is a tokenizer of %s; "
+                         HELP_JSON, path, OTHERS[i].name, OTHERS[i].of);
     }
-    return FAULT(EXIT_DATA, "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file "
-                 "NAME.tiktoken", path);
+    return FAULT(EXIT_DATA, "%s holds no tokenizer: name a folder with tokenizer.json, or with vocab.json and "
+                 "merges.txt, or name a file NAME.tiktoken", path);
 }
 
 void bpe_file_free(BpeFile *f) {

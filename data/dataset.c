@@ -148,7 +148,8 @@ static void refuse_duplicates(const IoPaths *list, const char *key) {
 }
 
 NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, int64_t at, int64_t vocab_size) {
-    fail(EXIT_DATA, "%s: %s: token %lld of %lld is %u, model.vocab_size is %lld: %s", key, shard->path, (long long)at,
+    fail(EXIT_DATA, "%s: %s: token %lld of %lld has the id %u, but model.vocab_size is %lld, so the ids end before "
+         "that: %s", key, shard->path, (long long)at,
          (long long)shard->header.tokens, shard_token(shard, at), (long long)vocab_size,
          shard->header.data_offset || shard->header.sequences
              ? "these tokens are of another tokenizer, or the file is damaged"
@@ -176,8 +177,9 @@ static void take_sources(Dataset *d, const char *key, const char *const *source,
         file += files[i];
         d->first_of_source[i + 1] = d->first_sample[file];
         if (d->first_of_source[i + 1] == d->first_of_source[i])
-            fail(EXIT_DATA, "%s: the source \"%s\" holds no sample: batch.seq_len %lld takes %lld tokens of one file; "
-                 "give it more text, or leave it out", key, source[i], (long long)d->seq_len,
+            fail(EXIT_DATA, "%s: the source \"%s\" is too short for one sample: with batch.seq_len %lld a sample takes "
+                 "%lld tokens of one file; add text to this source, or leave the source out", key, source[i],
+                 (long long)d->seq_len,
                  (long long)d->seq_len + 1);
     }
 }
@@ -216,8 +218,9 @@ Dataset dataset_open(const char *key, const char *const *globs, const BlendShare
     }
     d.tokens = count_of.tokens, d.samples = count_of.samples;
     if (d.samples == 0)
-        fail(EXIT_DATA, "%s: %lld tokens in %d file%s hold no sample: %s %lld needs %lld tokens in one file; give more "
-             "text or a smaller %s", key, (long long)d.tokens, d.shards, plural(d.shards), length, (long long)seq_len,
+        fail(EXIT_DATA, "%s: %lld tokens in %d file%s are too few for one sample: with %s %lld a sample takes %lld "
+             "tokens of one file; give more text or a smaller %s", key, (long long)d.tokens, d.shards,
+             plural(d.shards), length, (long long)seq_len,
              (long long)seq_len + 1, length);
     if (share) {
         d.blend = xmalloc(sizeof *d.blend, "a blend of data sources");
@@ -235,8 +238,8 @@ void dataset_warn_shared(const Dataset *val, const Dataset *train) {
             if (val->shard[i].file_bytes != train->shard[k].file_bytes || stat(val->shard[i].path, &x) != 0 ||
                 stat(train->shard[k].path, &y) != 0 || x.st_dev != y.st_dev || x.st_ino != y.st_ino)
                 continue;
-            warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that "
-                 "loss says little", val->shard[i].path);
+            warn("data.val names %s, and so does data.train: name other files in data.val, because the loss of text "
+                 "that the model is trained on says little", val->shard[i].path);
             return;
         }
 }

@@ -196,7 +196,7 @@ static int refusals_say(const Documents *d) {
 /* --- the text of a source ----------------------------------------------------------------------------------------- */
 
 static int refuse_stopped(const Documents *d, const Source *s) {
-    return refuse(d, EXIT_STOPPED, s->name, " was not read to its end, because a signal asks to stop");
+    return refuse(d, EXIT_STOPPED, s->name, " was not read to its end, because a signal asked the program to stop");
 }
 
 /* Reads the bytes of the text after those held. Returns how many, 0 at the end, or minus an exit code. */
@@ -642,8 +642,9 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
             exit_code = refuse(d, EXIT_DATA, names[i], " is a folder without files: name one that has some");
         else if (is_empty) {
             const Source *left = &d->left_out.source[lefts];
-            exit_code = refuse(d, EXIT_DATA, names[i], " is a folder without a file that can be read: %lld left out, "
-                               "the first %s (%s)", (long long)(d->left_out.count - lefts), left->name,
+            exit_code = refuse(d, EXIT_DATA, names[i], " is a folder without a file that can be read: %lld files were "
+                               "left out, the first %s (%s); name a folder with files of text",
+                               (long long)(d->left_out.count - lefts), left->name,
                                reason_of(left, left->typed, reason));
         }
         if (exit_code) exit_code = refuse_later(d, name, exit_code);

@@ -365,13 +365,15 @@ static int is_text(const Node *n, const char *name, char *fault) {
     static const char *const TYPES[] = {"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY",
                                         "FIXED_LEN_BYTE_ARRAY"};
     if (n->converted == LIST || n->logical == LIST_TYPE)
-        REFUSE("has lists in its column %s, not texts; write each text of a list as a row of its own", name);
+        REFUSE("has lists instead of texts in its column %s; write each text of a list as a row of its own", name);
     if (n->type < 0)
-        REFUSE("has columns nested in its column %s, not texts; write the one with the text at the top level", name);
+        REFUSE("has columns nested in its column %s instead of texts; write the column with the text at the top level",
+               name);
     if (n->repetition >= REPEATED)
-        REFUSE("has several values a row in its column %s; write each as a row of its own", name);
+        REFUSE("has several values in each row of its column %s; write each value as a row of its own", name);
     if (n->type != BYTE_ARRAY || meaning(n))
-        REFUSE("has %s in its column %s, not texts; name another column, or write it as strings",
+        REFUSE("has values of type %s in its column %s, not texts; name another column by field=NAME, or write this "
+               "one as strings",
                n->type == BYTE_ARRAY ? meaning(n) : n->type < 8 ? TYPES[n->type] : "UNKNOWN", name);
     return 1;
 }
@@ -407,7 +409,8 @@ static int64_t find_column(Thrift t, int type, const char *field, const char *na
         return FAULT("is damaged: its footer describes no columns; copy or download it again");
     if (!found)
         return FAULT("has no column %s; its columns are %s: give field=NAME of the one with the text", name, names);
-    if (found > 1) return FAULT("has %d columns %s; write it with one", found, name);
+    if (found > 1) return FAULT("has %d columns named \"%s\", so it is unknown which one to read; rename or remove all "
+                                "but one of them", found, name);
     if (!is_text(&wanted, name, fault)) return -1;
     column->is_optional = wanted.repetition == OPTIONAL;
     return leaf;
@@ -492,16 +495,17 @@ static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *
     long long group = (long long)column->chunks + 1;
     int       is_known = m->codec >= 0 && m->codec < (int64_t)(sizeof CODECS / sizeof *CODECS);
     int64_t   start = m->dictionary > 0 && m->dictionary < m->first_page ? m->dictionary : m->first_page;
-    if (m->is_encrypted) REFUSE("has its column %s encrypted; write it without encryption", name);
-    if (m->is_elsewhere) REFUSE("has its column %s in another file; name the files with the data instead", name);
+    if (m->is_encrypted) REFUSE("has its column %s encrypted; write the file without encryption", name);
+    if (m->is_elsewhere) REFUSE("refers for its column %s to another file; name the files that hold the data instead",
+                                name);
     if (m->type != BYTE_ARRAY || !m->is_field)
         REFUSE_DAMAGED("has no column %s in row group %lld; copy or download it again", name, group);
     if (!is_known || CODECS[m->codec].most == 0)
-        REFUSE("has its column %s packed by %s, which is not built in; write it uncompressed, or packed by snappy, "
-               "gzip or zstd", name, is_known ? CODECS[m->codec].name : "UNKNOWN");
+        REFUSE("has its column %s packed by %s, which this program does not read; write the column uncompressed, or "
+               "packed by snappy, gzip or zstd", name, is_known ? CODECS[m->codec].name : "UNKNOWN");
     if (m->bad_encoding >= 0)
-        REFUSE("has its column %s encoded as %s, which is not built in; write it with the encoding PLAIN or a "
-               "dictionary", name, encoding_name(m->bad_encoding));
+        REFUSE("has its column %s encoded as %s, which this program does not read; write the column with the encoding "
+               "PLAIN or a dictionary", name, encoding_name(m->bad_encoding));
     if (rows < 0 || m->values != rows || rows > INT64_MAX - column->rows)
         REFUSE_DAMAGED("says that row group %lld has %lld rows, and %lld values of %s; copy or download it again",
                        group, (long long)rows, (long long)m->values, name);
@@ -617,7 +621,7 @@ static int read_header(Parquet *p, PageHeader *h, char *fault) {
             break;
         }
         if (length < 0 || bytes == left || room >= PAGE_HEADER_LIMIT)
-            return damaged(p, fault, "the header of a page is due there");
+            return damaged(p, fault, "no valid header of a page was found there");
     }
     if (h->bytes > PAGE_LIMIT || h->packed_bytes > PAGE_LIMIT)
         return FAULT("has a page of %lld bytes in its column %s, and 1 GiB is the most; write smaller pages",
@@ -630,15 +634,16 @@ static int read_header(Parquet *p, PageHeader *h, char *fault) {
 static int read_page(Parquet *p, const PageHeader *h, Buffer *out, char *fault) {
     size_t   packed_bytes = (size_t)h->packed_bytes, bytes = (size_t)h->bytes, plain = (size_t)h->level_bytes;
     int      codec = h->is_packed ? p->codec : 0;
-    if (plain > packed_bytes || plain > bytes) return damaged(p, fault, "a page is shorter than its levels");
+    if (plain > packed_bytes || plain > bytes) return damaged(p, fault, "a page is shorter than its own list of nulls");
     if (bytes - plain > (packed_bytes - plain) * CODECS[codec].most) /* checked before memory is allocated */
-        return damaged(p, fault, "a page is too short for its size unpacked");
+        return damaged(p, fault, "a compressed page is too short for the size that its header gives");
     uint8_t *packed = make_room(codec ? &p->packed : out, packed_bytes + 1);
     if (read_bytes(p, packed, packed_bytes, p->at, fault) < 0) return -1;
     p->at += packed_bytes;
     if (h->has_crc && crc32_z(crc32(0, NULL, 0), packed, packed_bytes) != h->crc)
-        return damaged(p, fault, "a page has another checksum");
-    if (codec == 0) return packed_bytes == bytes ? 1 : damaged(p, fault, "a page has two lengths");
+        return damaged(p, fault, "the bytes of a page do not match its checksum");
+    if (codec == 0) return packed_bytes == bytes ? 1 : damaged(p, fault, "a page that is not compressed has two "
+                                                               "different lengths");
     uint8_t *data = make_room(out, bytes + 1);
     memcpy(data, packed, plain);
     if (!page_unpack(codec, packed + plain, packed_bytes - plain, data + plain, bytes - plain))
@@ -659,10 +664,11 @@ static int next_text(const uint8_t **at, const uint8_t *end, Entry *text) {
 }
 
 static int take_dictionary(Parquet *p, const PageHeader *h, char *fault) {
-    if (p->entries >= 0) return damaged(p, fault, "it has two dictionaries");
+    if (p->entries >= 0) return damaged(p, fault, "the column has two dictionaries");
     if (h->encoding != ENCODING_PLAIN && h->encoding != ENCODING_PLAIN_DICTIONARY)
-        return damaged(p, fault, "its dictionary is not PLAIN");
-    if (h->values > h->bytes / 4) return damaged(p, fault, "its dictionary is too short for its texts");
+        return damaged(p, fault, "the dictionary of the column is not encoded as PLAIN");
+    if (h->values > h->bytes / 4) return damaged(p, fault, "the dictionary of the column is too short for its number "
+                                                 "of texts");
     if (read_page(p, h, &p->dictionary, fault) < 0) return -1;
     if (h->values > p->entry_room) {
         free(p->entry);
@@ -672,13 +678,13 @@ static int take_dictionary(Parquet *p, const PageHeader *h, char *fault) {
     const uint8_t *at = p->dictionary.data, *end = at + h->bytes;
     for (p->entries = 0; p->entries < h->values; p->entries++)
         if (!next_text(&at, end, &p->entry[p->entries]))
-            return damaged(p, fault, "a text of its dictionary is longer than the page");
+            return damaged(p, fault, "a text in the dictionary of the column is longer than the page");
     return 1;
 }
 
 static int refuse_encoding(const Parquet *p, const char *what, int encoding, char *fault) {
-    return FAULT("has its column %s with %s encoded as %s, which is not built in; write it with the encoding "
-                 "PLAIN or a dictionary", p->name, what, encoding_name(encoding));
+    return FAULT("has its column %s with %s encoded as %s, which this program does not read; write the column with the "
+                 "encoding PLAIN or a dictionary", p->name, what, encoding_name(encoding));
 }
 
 /* Reads the levels of a page if rows may be null. They are before the values. In a page of version 1 their length is
@@ -687,11 +693,11 @@ static int take_levels(Parquet *p, const PageHeader *h, const uint8_t **at, cons
     uint64_t bytes = (uint64_t)h->level_bytes;
     if (h->kind == PAGE_DATA && p->column.is_optional) {
         if (h->level_encoding != ENCODING_RLE) return refuse_encoding(p, "nulls", h->level_encoding, fault);
-        if (end - *at < 4) return damaged(p, fault, "a page is shorter than its levels");
+        if (end - *at < 4) return damaged(p, fault, "a page is shorter than its own list of nulls");
         bytes = length_at(*at);
         *at += 4;
     }
-    if (bytes > (uint64_t)(end - *at)) return damaged(p, fault, "a page is shorter than its levels");
+    if (bytes > (uint64_t)(end - *at)) return damaged(p, fault, "a page is shorter than its own list of nulls");
     p->levels = (PageRuns){.at = *at, .end = *at + bytes, .width = 1};
     *at += bytes;
     return 1;
@@ -699,7 +705,8 @@ static int take_levels(Parquet *p, const PageHeader *h, const uint8_t **at, cons
 
 static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     enum { WIDEST = 32 };
-    if (h->values > p->chunk_left) return damaged(p, fault, "it has more rows than its footer says");
+    if (h->values > p->chunk_left) return damaged(p, fault, "the column has more rows than the footer of the file "
+                                                  "says");
     if (!is_text_encoding(h->encoding)) return refuse_encoding(p, "texts", h->encoding, fault);
     p->is_by_dictionary = h->encoding != ENCODING_PLAIN;
     if (p->is_by_dictionary && p->entries < 0) return damaged(p, fault, "a page needs a dictionary, and there is none");
@@ -713,7 +720,7 @@ static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     /* if all rows are null, the page ends here: not even the bit width of dictionary indices is stored */
     if (!p->is_by_dictionary || at == end) return 1;
     p->indices.width = *p->indices.at++;
-    return p->indices.width <= WIDEST ? 1 : damaged(p, fault, "its indices are wider than 32 bits");
+    return p->indices.width <= WIDEST ? 1 : damaged(p, fault, "the indices of a page are wider than 32 bits");
 }
 
 /* Reads the next page, of any kind. Returns 1, 0 after the last page, or -1. */
@@ -773,7 +780,7 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
     if (read_bytes(p, head, sizeof head, 0, fault) < 0 || read_bytes(p, tail, sizeof tail, end, fault) < 0) return -1;
     uint32_t bytes = length_at(tail);
     if (memcmp(head, "PARE", 4) == 0 || memcmp(tail + 4, "PARE", 4) == 0)
-        return FAULT("is encrypted (PARE); write it without encryption");
+        return FAULT("is encrypted (PARE); write the file without encryption");
     if (memcmp(head, "PAR1", 4) != 0)
         return FAULT("is no parquet file: it does not begin with PAR1; format=text or format=jsonl reads it as text or "
                      "JSON Lines");
@@ -781,9 +788,10 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
         return FAULT("does not end with its footer (PAR1): it was cut off, or bytes were added behind its end; "
                      "copy or download it again");
     if (bytes <= end - MAGIC_BYTES && bytes > PAGE_LIMIT)
-        return FAULT("has a footer of %u bytes, and 1 GiB is the most that is read; write it as several files", bytes);
+        return FAULT("has a footer of %u bytes, and 1 GiB is the most that is read; write the rows as several files",
+                     bytes);
     if (bytes > end - MAGIC_BYTES)
-        return FAULT("is damaged: its footer of %u bytes is longer than it; copy or download it again", bytes);
+        return FAULT("is damaged: its footer of %u bytes is longer than the file; copy or download it again", bytes);
     uint8_t *footer = make_room(&p->page, (size_t)bytes + 1);
     int      is_good = read_bytes(p, footer, bytes, end - bytes, fault) > 0 &&
                   parquet_footer_parse(footer, bytes, end - bytes, field, &p->column, fault);
@@ -797,7 +805,8 @@ int parquet_open(Parquet **file, const char *path, const char *field, char fault
     if (bytes == -ENOENT) REFUSE("is not there: correct the path");
     if (bytes == -EISDIR) REFUSE("is a folder, no parquet file: name a file");
     if (bytes >= 0 && bytes < MAGIC_BYTES + TAIL_BYTES)
-        REFUSE("is truncated, or no parquet file: it holds %lld bytes; copy or download it again", (long long)bytes);
+        REFUSE("is truncated, or is not a parquet file: the file has %lld bytes; copy or download it again",
+               (long long)bytes);
     int      fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ);
     Parquet *p = xcalloc(1, sizeof *p, "reading a parquet file");
     if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(fd));

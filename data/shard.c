@@ -37,11 +37,14 @@ static const struct { int32_t magic, version; int token_bytes; const char *what;
 /* Other formats that would pass as headerless tokens. Each begins with six or more fixed bytes, with which no file of
  * tokens begins. */
 static const struct { const char *start; size_t bytes; const char *what; } foreign_files[] = {
-    {"BIN.TOK\n", 8, "llmq token file; convert it to llm.c shards"},
-    {MEGATRON_MAGIC, 8, "Megatron index; name the .bin beside it, and the index is read with it"},
-    {OLD_INDEX, 8, "index of an older Megatron (TNTIDX); make it again with its present tools"},
+    {"BIN.TOK\n", 8, "file of tokens of llmq, which is not read: make shards from the text by ./train_gpt tokenize "
+     "TEXT out=FOLDER"},
+    {MEGATRON_MAGIC, 8, "index of Megatron, which holds no tokens: name the .bin beside it instead"},
+    {OLD_INDEX, 8, "index of an older Megatron (TNTIDX), which is not read: make the .bin and the .idx again with "
+     "Megatron's present tools"},
     {"\x93NUMPY", 6,
-     "NumPy .npy file; write the array with tofile() as uint16, or as uint32 for a vocabulary over 65,536"},
+     "NumPy .npy file, not a file of tokens: write the array with tofile() as uint16, or as uint32 for a vocabulary "
+     "over 65,536"},
 };
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
@@ -271,14 +274,15 @@ static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_siz
               "out; name the file of the input ids, as uint16, or as uint32 for a vocabulary over 65,536",
               *t->name == 'u' ? "int32 numbers" : t->name);
     if (!t->numpy)
-        FAULT("has no header and holds %s, not tokens: they hold whole numbers only up to %d, so its ids are lost; "
-              "write uint16 numbers from the text again", t->name, t->form == BFLOATS ? 256 : 2048);
+        FAULT("has no header and holds %s, not tokens: this type holds whole numbers only up to %d, so larger ids are "
+              "lost; make the file from the text again, as uint16", t->name, t->form == BFLOATS ? 256 : 2048);
     if (is_uint32(t, 0))
         FAULT("has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 "
               "numbers: every second half is 0 or small; write it as uint16, or set model.vocab_size to the size of "
               "its tokenizer (%s)", (long long)vocab_size, conversion(t, vocab_size, cure));
     FAULT("has no header and holds %s, not tokens of uint16 or uint32: %s%s", t->name, conversion(t, vocab_size, cure),
-          t->bytes <= 3 ? "; uint16 tokens that only look so are read with a header of llm.c: docs/formats.md" : "");
+          t->bytes <= 3 ? "; if these are uint16 tokens after all, write them with a header of llm.c "
+                          "(docs/formats.md)" : "");
 }
 
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, int64_t vocab_size, ShardHeader *header,
@@ -301,15 +305,17 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
             FAULT("is an llm.c shard of magic %d, version %d; only version %d of it is known: make it again by "
                   "./train_gpt tokenize TEXT out=FOLDER", start[0], start[1], llmc_files[i].version);
         if (start[2] <= 0)
-            FAULT("says in its header that it holds %d tokens: damaged, or its writer was interrupted; make it again",
+            FAULT("has a header that counts %d tokens: the file is damaged, or its writer was interrupted; make the "
+                  "file again",
                   start[2]);
         unsigned long long due = SHARD_HEADER_BYTES + (uint64_t)llmc_files[i].token_bytes * (uint64_t)start[2];
         if (size < due)
-            FAULT("is truncated: it holds %llu bytes, its %d tokens take %llu; copy or make it again", size, start[2],
+            FAULT("is truncated: the file holds %llu bytes, but its %d tokens take %llu; copy or make the file again",
+                  size, start[2],
                   due);
         if (size > due)
-            FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, there are %llu; copy or make "
-                  "it again", size - due, start[2], due, size);
+            FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, and the file has %llu; copy "
+                  "or make the file again", size - due, start[2], due, size);
         *header = (ShardHeader){llmc_files[i].token_bytes, SHARD_HEADER_BYTES, start[2], 0};
         return 0;
     }
@@ -326,7 +332,8 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     const char *text = shard_text_kind(data, bytes);
     if (text) FAULT("is %s, not tokens: text becomes shards by ./train_gpt tokenize TEXT out=FOLDER", text);
     const char *other = text_other_kind(data, bytes);
-    if (other) FAULT("has no header of tokens: it is %s", other);
+    if (other) FAULT("is not a file of tokens but %s; make shards from a text by ./train_gpt tokenize TEXT out=FOLDER",
+                     other);
     TextEncoding encoding = vocab_size ? text_wide_encoding(data, bytes) : ENCODING_FOUND;
     /* 1: the bytes look like UTF-16, and every second byte is 0, so they may also be byte tokens stored as uint16 */
     int          may_be_bytes = encoding == ENCODING_UTF16LE;
@@ -370,29 +377,33 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
                       char fault[SHARD_FAULT_CHARS]) {
     uint64_t version, sequences, bounds;
     if (!shard_is_index(data, bytes))
-        FAULT("has no Megatron index: its .idx begins otherwise; make both again, or move the .idx away");
+        FAULT("has a file .idx beside it that is not an index of Megatron; make the .bin and the .idx again, or move "
+              "the .idx away");
     if (bytes < SHARD_INDEX_BYTES)
-        FAULT("has an index that is truncated: it holds %llu bytes; copy or make both again",
+        FAULT("has a truncated index: the .idx holds %llu bytes; copy or make the .bin and the .idx again",
               (unsigned long long)index_bytes);
     memcpy(&version, data + 9, 8), memcpy(&sequences, data + 18, 8), memcpy(&bounds, data + 26, 8);
     unsigned type = data[17];
     if (version != 1)
-        FAULT("has an index of version %llu; only version 1 is known: make both again with Megatron's present tools",
+        FAULT("has an index (.idx) of version %llu, and only version 1 is read: make the .bin and the .idx again with "
+              "Megatron's present tools",
               (unsigned long long)version);
     if (type >= MEGATRON_TYPES || megatron_types[type].token_bytes == 0)
-        FAULT("holds tokens as %s, says its index; those of uint16, int16 and int32 are read: make both again with one "
-              "of these types",
+        FAULT("holds tokens of type %s, as its index (.idx) says; only uint16, int16 and int32 are read: make the .bin "
+              "and the .idx again with one of these types",
               type < MEGATRON_TYPES ? megatron_types[type].name : "an unknown type");
-    if (sequences == 0) FAULT("holds no sequence, says its index; make both again from a text that is not empty");
+    if (sequences == 0) FAULT("holds no tokens, as its index (.idx) says; make the .bin and the .idx again from a text "
+                              "that is not empty");
     if (sequences > index_bytes / 12 ||
         bounds > index_bytes / 8 || SHARD_INDEX_BYTES + 12 * sequences + 8 * bounds != index_bytes)
-        FAULT("has an index of %llu bytes, which %llu sequences and %llu borders of documents do not take; copy or "
-              "make both again", (unsigned long long)index_bytes, (unsigned long long)sequences,
+        FAULT("has a damaged index: the .idx holds %llu bytes, which do not fit its %llu sequences and %llu ends of "
+              "documents; copy or make the .bin and the .idx again", (unsigned long long)index_bytes,
+              (unsigned long long)sequences,
               (unsigned long long)bounds);
     int width = megatron_types[type].token_bytes;
     if (file_bytes % (uint64_t)width || file_bytes == 0)
-        FAULT("holds %llu bytes, no whole number of its index's %s: it was cut off, or index and tokens are of "
-              "different data; copy or make both again",
+        FAULT("holds %llu bytes, which is not a whole number of tokens of %s, the type in its index (.idx): the .bin "
+              "was cut off, or the .idx belongs to other data; copy or make the .bin and the .idx again",
               (unsigned long long)file_bytes, megatron_types[type].name);
     *header = (ShardHeader){width, 0, (int64_t)(file_bytes / (uint64_t)width), (int64_t)sequences};
     return 0;
@@ -417,7 +428,8 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
         return;
     }
     fail(EXIT_IO, "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its "
-         "disk fails; bring it back, and the same command goes on from the newest checkpoint", shard->path,
+         "disk fails; restore the file and start the same command again: the run continues from the newest checkpoint",
+         shard->path,
          (long long)(at - shard->map), (unsigned long long)shard->file_bytes);
 }
 
@@ -497,7 +509,8 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
             "uint16 without an index, give it another name",
             name, path, bytes == 0 ? ", it is empty" : "");
     if (!is_good) SAY(EXIT_DATA, "%s %s (%s)", path, fault, name);
-    if (is_wrong) SAY(EXIT_DATA, "%s %s: it is damaged, or not that of %s; copy or make both again", name, fault, path);
+    if (is_wrong) SAY(EXIT_DATA, "%s %s: it is damaged, or not that of %s; copy or make the .bin and the .idx again",
+                      name, fault, path);
     *found = 1;
     return 0;
 }

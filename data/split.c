@@ -256,7 +256,7 @@ static void compile_constructs(Rule *r) {
     size_t                 at;
     char                  *text = with_unicode_spaces(r->pattern);
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
-    if (!context) fail(EXIT_MEMORY, "no memory for %s", PATTERN);
+    if (!context) fail(EXIT_MEMORY, "no memory for %s; free memory on this host", PATTERN);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     r->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at, context);
     pcre2_compile_context_free(context);
@@ -275,7 +275,7 @@ static int compile_oniguruma(Rule *r, char *fault) {
     int error = onig_new(&r->onig, (const UChar *)r->pattern, (const UChar *)end, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
                          ONIG_SYNTAX_DEFAULT, &info);
     if (error == ONIG_NORMAL) return 1;
-    if (error == ONIGERR_MEMORY) fail(EXIT_MEMORY, "no memory for %s", PATTERN);
+    if (error == ONIGERR_MEMORY) fail(EXIT_MEMORY, "no memory for %s; free memory on this host", PATTERN);
     r->onig = NULL;
     onig_error_code_to_str(why, error, &info);
     return snprintf(fault, SPLIT_FAULT_CHARS, "the pattern \"%.120s\" is not a regular expression (Oniguruma): %s",
@@ -292,7 +292,7 @@ int split_create(Split **split, const SplitRule *rule, int rules, const char *na
     s->stack = pcre2_jit_stack_create(1 << 15, 1 << 23, NULL);
     s->region = onig_region_new(), s->limits = onig_new_match_param();
     if (!s->match || !s->context || !s->stack || !s->region || !s->limits)
-        fail(EXIT_MEMORY, "no memory for %s", PATTERN);
+        fail(EXIT_MEMORY, "no memory for %s; free memory on this host", PATTERN);
     pcre2_jit_stack_assign(s->context, NULL, s->stack);
     onig_initialize_match_param(s->limits);
     while (s->rules < rules) {
@@ -400,7 +400,8 @@ static int find_match(Split *s, const Rule *r, const char *text, size_t bytes, s
         if (found == PCRE2_ERROR_PARTIAL) return -1;
         if (found == PCRE2_ERROR_NOMATCH) return end == SPLIT_MORE ? -1 : 0;
         if (found == PCRE2_ERROR_NOMEMORY)
-            fail(EXIT_MEMORY, "%s: no memory to match the pattern \"%.120s\"", s->name, r->pattern);
+            fail(EXIT_MEMORY, "%s: no memory to match the pattern \"%.120s\"; free memory on this host", s->name,
+                 r->pattern);
         if (found < 0) ran_away(s, r);
         memcpy(span, pcre2_get_ovector_pointer(s->match), 2 * sizeof *span);
         return 1;
@@ -410,7 +411,8 @@ static int find_match(Split *s, const Rule *r, const char *text, size_t bytes, s
         onig_search_with_param(r->onig, begin, last, begin + from, last, s->region, ONIG_OPTION_NONE, s->limits);
     if (found == ONIG_MISMATCH) return 0;
     if (found == ONIGERR_MEMORY)
-        fail(EXIT_MEMORY, "%s: no memory to match the pattern \"%.120s\"", s->name, r->pattern);
+        fail(EXIT_MEMORY, "%s: no memory to match the pattern \"%.120s\"; free memory on this host", s->name,
+             r->pattern);
     if (found < 0) ran_away(s, r);
     span[0] = (size_t)s->region->beg[0], span[1] = (size_t)s->region->end[0];
     return 1;

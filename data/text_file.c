@@ -116,7 +116,8 @@ static int64_t begin_gzip(Unpack *u, char *fault) {
                       "is damaged, or something was appended; copy or download it again ($ gzip -dc < PACKED > NEW "
                       "keeps what is before them)", u->member, (long long)u->used);
     u->member++;
-    if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text");
+    if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text; free memory on "
+                                                              "this host");
     u->is_between = 0;
     return 1;
 }
@@ -131,7 +132,7 @@ static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
         u->gzip.next_in = (Bytef *)u->in + u->at, u->gzip.avail_in = (uInt)(u->end - u->at);
         int status = inflate(&u->gzip, Z_NO_FLUSH);
         use(u, u->end - u->at - u->gzip.avail_in);
-        if (status == Z_MEM_ERROR) fail(EXIT_MEMORY, "no memory to unpack a text");
+        if (status == Z_MEM_ERROR) fail(EXIT_MEMORY, "no memory to unpack a text; free memory on this host");
         if (status == Z_DATA_ERROR || status == Z_NEED_DICT)
             return is_damaged(u, u->gzip.msg ? u->gzip.msg : "it asks for a dictionary", fault);
         if (status == Z_STREAM_END) u->is_between = 1;
@@ -271,7 +272,7 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
 static int64_t open_xz(Unpack *u, char *fault) {
     struct archive_entry *entry;
     u->xz = archive_read_new();
-    if (!u->xz) fail(EXIT_MEMORY, "no memory to unpack a text");
+    if (!u->xz) fail(EXIT_MEMORY, "no memory to unpack a text; free memory on this host");
     archive_read_support_filter_xz(u->xz);
     archive_read_support_format_raw(u->xz);
     archive_read_support_format_empty(u->xz);
@@ -304,7 +305,7 @@ Unpack *unpack_create(Packing packing, UnpackSource *source, void *with) {
     if (packing == PACKED_ZSTD)
         is_good = (u->zstd = ZSTD_createDCtx()) != NULL &&
                   !ZSTD_isError(ZSTD_DCtx_setParameter(u->zstd, ZSTD_d_windowLogMax, ZSTD_MOST));
-    if (!is_good) fail(EXIT_MEMORY, "no memory to unpack a text");
+    if (!is_good) fail(EXIT_MEMORY, "no memory to unpack a text; free memory on this host");
     return u;
 }
 
@@ -894,14 +895,16 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
     TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
     /* binary bytes are no fault here, because the caller's parser judges them */
     if (kind != TEXT_PLAIN && kind != TEXT_BINARY)
-        exit_code = FAULT(EXIT_DATA, "is %s", what ? what : "a parquet file, not text");
+        exit_code = FAULT(EXIT_DATA, "is %s%s", what ? what : "a parquet file",
+                          what && strchr(what, ':') ? "" : ": name a text file instead");
     while (exit_code == 0) {
         if (room - used < 16) clean = xrealloc(clean, (room *= 2) + 1, "a text");
         n = text_file_read(f, clean + used, room - used, fault);
         if (n <= 0) break;
         used += (size_t)n;
         if (used > limit)
-            exit_code = FAULT(EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
+            exit_code = FAULT(EXIT_DATA, "holds more than %zu MiB of text, the most that is read: name a smaller file",
+                              limit >> 20);
     }
     if (n < 0) exit_code = (int)-n;
     if (exit_code)

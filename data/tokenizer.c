@@ -193,7 +193,8 @@ void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *fi
     }
     if (ids_of(t) == 0 || ids == 0 || ids == ids_of(t)) return;
     tokens_json_path(file, path, sizeof path);
-    fail(EXIT_DATA, "%s has %lld ids, but by %s the tokens beside it were made with another tokenizer, of %lld ids; %s",
+    fail(EXIT_DATA, "%s has %lld ids, but according to %s the tokens beside that file were made with another "
+         "tokenizer, of %lld ids; %s",
          name, (long long)ids_of(t), path, (long long)ids, cure);
 }
 
@@ -204,8 +205,9 @@ static void refuse_other_notes(const char *file, const char *other) {
     int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);
     if (ids == 0 || theirs == 0 || ids == theirs) return;
     tokens_json_path(file, notes, sizeof notes), tokens_json_path(other, others, sizeof others);
-    fail(EXIT_DATA, "the data were made with several tokenizers: of %lld ids by %s, of %lld by %s; make the shards of "
-         "all texts with one: ./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE", (long long)ids, notes,
+    fail(EXIT_DATA, "the data were made with several tokenizers: one of %lld ids, according to %s, and one of %lld "
+         "ids, according to %s; make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT out=FOLDER "
+         "tokenizer=FOLDER_OR_FILE", (long long)ids, notes,
          (long long)theirs, others);
 }
 

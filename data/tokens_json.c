@@ -50,8 +50,8 @@ int tokens_json_is_same(const char *a, const char *b) {
 
 /* Ends the job because a tokens.json cannot be read. Training on the shards beside it would skip its checks. */
 NORETURN static void refuse(const char *path, const char *why) {
-    fail(EXIT_DATA, "%s %s. Without the file the shards are used unchecked: rm %s; or make both again: ./train_gpt "
-         "tokenize TEXT out=FOLDER", path, why, shell_word(path).text);
+    fail(EXIT_DATA, "%s %s. To use the shards without this check: rm %s; or make the shards and this file again: "
+         "./train_gpt tokenize TEXT out=FOLDER", path, why, shell_word(path).text);
 }
 
 /* The numbers of a tokens.json. A number that is not in the file is NaN. */
@@ -148,7 +148,8 @@ void tokens_json_check(const char *shard) {
         snprintf(why, sizeof why, "says %s_tokens %.0f, and the shards beside it hold %lld", split, noted,
                  (long long)there);
         if ((double)there > noted) refuse(path, why);
-        warn("%s %s: some are missing; copy or make them again, unless you left them out", path, why);
+        warn("%s %s: some shards are missing; copy or make the missing shards again, unless you left them out", path,
+             why);
     }
 }
 

@@ -246,7 +246,8 @@ AttentionAsked attention_asked(void) {
 
 bool attention_takes_hopper(DType act, const Heads &h) {
     if (attention_asked() >= ATTENTION_HOPPER && !can_hopper())
-        fail(EXIT_CONFIG, "TRAIN_GPT_ATTENTION is %s, and this is a %s; unset it, or build with ARCHS=90a for an H100",
+        fail(EXIT_CONFIG, "TRAIN_GPT_ATTENTION is \"%s\", whose kernels need an H100 and a build with ARCHS=90a, but "
+             "this GPU runs code for %s: unset TRAIN_GPT_ATTENTION",
              getenv("TRAIN_GPT_ATTENTION"), device_isa());
     return can_hopper() && h.vector && attention_expects_hopper(act, h.D);
 }

@@ -19,7 +19,7 @@ static int is_word(const cJSON *value, const char *word) {
 /* Returns a member as a flag, or `fallback` if it is missing or null. Exits with 65 if it is neither true nor false. */
 static int flag_of(const cJSON *value, int fallback, const char *path) {
     if (!value || cJSON_IsNull(value)) return fallback;
-    if (!cJSON_IsBool(value)) hf_refuse_key(path, value, "true or false is expected");
+    if (!cJSON_IsBool(value)) hf_refuse_key(path, value, "true or false is expected: correct this value");
     return cJSON_IsTrue(value);
 }
 
@@ -27,7 +27,7 @@ static int flag_of(const cJSON *value, int fallback, const char *path) {
 static double real_of(const cJSON *value, double fallback, const char *path) {
     if (!value || cJSON_IsNull(value)) return fallback;
     if (!cJSON_IsNumber(value) || !(value->valuedouble > 0.0) || !isfinite(value->valuedouble))
-        hf_refuse_key(path, value, "a number above 0 is expected");
+        hf_refuse_key(path, value, "a number above 0 is expected: correct this value");
     return value->valuedouble;
 }
 
@@ -66,7 +66,7 @@ static ModelShape sizes_of(const cJSON *config, const char *path, int arch) {
 
 /* Refuses weights that have another value of a config key than ours. */
 static NORETURN void refuse_differing(const char *path, const char *key, const char *theirs, const char *ours) {
-    fail(EXIT_DATA, "%s: this model has %s = %s, ours %s (the shapes of weights do not show it): give %s=%s", path, key,
+    fail(EXIT_DATA, "%s: this model has %s = %s, but the config of this run has %s: set %s=%s", path, key,
          theirs, ours, key, theirs);
 }
 
@@ -198,25 +198,27 @@ static ModelShape gpt2_shape(const cJSON *config, const char *path) {
         fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld: correct the one of them that is wrong", path,
              (long long)shape.n_embd, (long long)shape.n_head);
     if (inner && !cJSON_IsNull(inner) && size_of(inner, path) != 4 * shape.n_embd)
-        hf_refuse_key(path, inner, "only null or 4 x n_embd is supported");
+        hf_refuse_key(path, inner, "only null or 4 x n_embd is supported: use another model");
     shape.tie_embeddings = flag_of(json_member(config, "tie_word_embeddings"), 1, path);
     shape.activation = activation_of(json_member(config, "activation_function"), path);
     return shape;
 }
 
 static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape, int has_head) {
-    char         ours[80];
+    char         ours[120];
     const cJSON *type = json_member(config, "model_type");
     const cJSON *heads = hf_value(config, path, ARCH_GPT2, "model.n_head");
     const cJSON *epsilon = json_member(config, "layer_norm_epsilon");
-    snprintf(ours, sizeof ours, "model.n_head is %" PRId64, shape.n_head);
-    if (type && !is_type(config, "gpt2")) hf_refuse_key(path, type, "model.arch is gpt2");
+    snprintf(ours, sizeof ours, "but model.n_head of this run is %" PRId64 ": set it to the value of this model",
+             shape.n_head);
+    if (type && !is_type(config, "gpt2")) hf_refuse_key(path, type, "but model.arch of this run is gpt2: set "
+                                                        "model.arch to the kind of this model");
     if (heads && number_value(heads) != (double)shape.n_head) hf_refuse_key(path, heads, ours);
     Activation activation = activation_of(json_member(config, "activation_function"), path);
     if ((int)activation != shape.activation)
         refuse_differing(path, "model.activation", ACTIVATION_NAMES[activation], ACTIVATION_NAMES[shape.activation]);
     if (epsilon && !(fabs(number_value(epsilon) - 1e-5) <= 1e-11))
-        hf_refuse_key(path, epsilon, "only 1e-5 is supported");
+        hf_refuse_key(path, epsilon, "only 1e-5 is supported: use another model");
     expect_head(path, flag_of(json_member(config, "tie_word_embeddings"), 1, path), has_head);
 }
 
@@ -278,7 +280,7 @@ static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
     for (int i = 0; i < 2; i++) {
         const cJSON *one = json_member(config, names[i]);
         if (one && !cJSON_IsNull(one) && !cJSON_IsObject(one))
-            hf_refuse_key(path, one, "an object or null is expected");
+            hf_refuse_key(path, one, "an object { ... } or null is expected: correct this value");
         if (!one || !one->child) continue;
         if (warns) hf_members_check_rope(one, path);
         if (!rope) rope = one;
@@ -310,7 +312,8 @@ static void take_scaling(ModelShape *shape, const cJSON *config, const char *pat
     shape->rope_original_positions =
         size_or(json_member(rope, known), size_or(outside, shape->n_positions, path), path);
     if (outside && !cJSON_IsNull(outside) && size_of(outside, path) != shape->rope_original_positions)
-        hf_refuse_key(path, outside, "rope_scaling or rope_parameters has another value: remove one of the two");
+        hf_refuse_key(path, outside, "but rope_scaling or rope_parameters gives this key another value: remove one of "
+                      "the two values");
     if (shape->rope_factor < 1.0 || shape->rope_low_freq_factor >= shape->rope_high_freq_factor)
         hf_refuse_key(path, type, "its factor must be at least 1, and low_freq_factor less than high_freq_factor");
 }
@@ -325,7 +328,7 @@ static void refuse_window(const cJSON *config, const char *path, ModelShape shap
     if (window && (cJSON_IsNull(window) || number_value(window) >= (double)shape.n_positions)) return;
     if (from >= (double)shape.n_layer) return;
     hf_refuse_key(path, json_member(config, "use_sliding_window"),
-                  "only false is supported: a token sees all tokens before it");
+                  "only false is supported, because a token always attends to all tokens before it: use another model");
 }
 
 static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
@@ -339,7 +342,8 @@ static void take_experts(ModelShape *shape, const cJSON *config, const char *pat
         hf_refuse_key(path, method, "only \"greedy\" and \"noaux_tc\" are supported");
     shape->balance = is_word(method, WITH_BIAS) ? BALANCE_BIAS : BALANCE_NONE;
     if (shape->top_k > shape->n_experts)
-        hf_refuse_key(path, json_member(config, "num_experts_per_tok"), "at most num_experts is expected");
+        hf_refuse_key(path, json_member(config, "num_experts_per_tok"), "the value of num_experts is the most that it "
+                      "may be: correct one of the two");
 }
 
 static ModelShape shape_of(const cJSON *config, const char *path, int arch, int warns) {
@@ -479,7 +483,8 @@ static void expect_architecture(const cJSON *config, const char *path, int arch)
 
 static void expect_object(const cJSON *config, const char *path) {
     if (!cJSON_IsObject(config))
-        fail(EXIT_DATA, "%s: this is no config.json of a model, which is an object { ... }: put the model's own there",
+        fail(EXIT_DATA, "%s: this file is not the config.json of a model, which is an object { ... }: replace it by "
+             "the model's config.json",
              path);
 }
 
@@ -489,7 +494,8 @@ static const HfFiles *files_of(const cJSON *config, const char *path) {
     expect_object(config, path);
     if (arch_of(config) >= 0) return block_kind((ModelShape){.arch = arch_of(config)})->files;
     if (!type) expect_architecture(config, path, ARCH_GPT2);
-    if (type) hf_refuse_key(path, type, "gpt2, llama, qwen3 and qwen3_moe are supported");
+    if (type) hf_refuse_key(path, type, "only gpt2, llama, qwen3 and qwen3_moe are supported: use a model of one of "
+                            "these kinds");
     return &HF_GPT2;
 }
 
@@ -514,9 +520,8 @@ void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, in
     number_text(cap, has), number_text(ours.logit_softcap, have);
     if (cap != ours.logit_softcap)
         fail(EXIT_DATA,
-             "%s: the soft cap of this model's logits is %s, ours %s (0: none; the shapes of weights do not show it): "
-             "give "
-             "model.logit_softcap=%s",
+             "%s: this model caps its logits at %s, but the config of this run has model.logit_softcap = %s (0 means "
+             "no cap): set model.logit_softcap=%s",
              path, has, have, has);
     block_kind(ours)->files->expect(config, path, ours, has_head);
     expect_architecture(config, path, ours.arch);

@@ -163,7 +163,7 @@ static const Member *member_find(const Member *m, int arch, const char *name, co
 
 NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ours) {
     char theirs[SHOWN_BYTES];
-    fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string,
+    fail(EXIT_DATA, "%s: %s is %s; %s", path, value->string,
          value_text(value, theirs), ours);
 }
 
@@ -201,7 +201,7 @@ static void check(const Member *table, const cJSON *object, const char *what, co
     }
     if (unknown > NAMED) fprintf(out, " and %d more", unknown - NAMED);
     fclose(out);
-    if (unknown) warn("%s: these members are not known and not used: %s", path, names);
+    if (unknown) warn("%s: these members are unknown to this program, which ignores them: %s", path, names);
     free(names);
 }
 
@@ -260,7 +260,8 @@ const cJSON *hf_value(const cJSON *config, const char *path, int arch, const cha
     for (const Member *m = MEMBERS; (m = member_find(m, arch, NULL, option)); m++) {
         const cJSON *value = json_member(config, m->name);
         if (found && value && !cJSON_Compare(found, value, 1))
-            fail(EXIT_DATA, "%s: %s and %s are two names of one size, but differ: remove one of them", path,
+            fail(EXIT_DATA, "%s: %s and %s are two names of the same size, but have different values: remove the wrong "
+                 "one", path,
                  found->string, value->string);
         if (!found) found = value;
     }

@@ -99,7 +99,7 @@ static int read_file(const char *path) {
     char fault[JSON_FILE_FAULT_CHARS];
     Json json;
     int  exit_code = json_read_file(path, JSON_LIMIT, 0, &json, fault);
-    if (exit_code > 0) warn("%s; the algorithms of matrix products are chosen anew", fault);
+    if (exit_code > 0) warn("%s; the program measures again which algorithms of matrix products are fast", fault);
     if (exit_code) return 0;
     int taken = algorithms_from_json(json.root, path);
     json_free(&json);

@@ -78,7 +78,7 @@ static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
     char *text = NULL;
     Path  path = path_of("%s/" MANIFEST_NAME, folder);
     *bytes = io_read_file(path.text, MANIFEST_LIMIT, &text);
-    if (*bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
+    if (*bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s; free memory on this host", path.text);
     if (*bytes < 0) manifest_unread(fault, MANIFEST_NAME, (int)-*bytes);
     return text;
 }
@@ -116,7 +116,8 @@ void folder_warn_rest(int64_t warned, const char *what_happened) {
  * The fault may be repaired before the next start. */
 void folder_fail_unknown(const char *folder, const char *fault) {
     fail(EXIT_IO,
-         "%s: %s; nothing is changed: mend that and start again, or use an older checkpoint: mv %s %s.unreadable",
+         "%s: %s; no file was changed. Remove this fault and start the same command again, or use an older checkpoint: "
+         "mv %s %s.unreadable",
          folder, fault, folder, folder);
 }
 
@@ -214,7 +215,7 @@ int folder_drop(const char *checkpoints, const char *name) {
     int  error = remove_own(path.text);
     if (error != -ENOTEMPTY) return error;
     error = folder_set_aside(checkpoints, name, &to);
-    if (!error) warn("%s holds files that no checkpoint has: they are kept in %s", path.text, to.text);
+    if (!error) warn("%s holds files that are not part of a checkpoint: they are moved to %s", path.text, to.text);
     return error;
 }
 
@@ -255,7 +256,8 @@ void folders_prune(const char *checkpoints, int64_t step, FoldersKept wanted, _A
     char        fault[MANIFEST_FAULT_BYTES];
     int64_t     keep = wanted.newest, kept = 1, older = 0, warned = 0, count = folders_list(checkpoints, &list);
     if (keep < FOLDERS_LEAST) keep = FOLDERS_LEAST;
-    if (count < 0) warn("old checkpoints stay: cannot read the folder %s: %s", checkpoints, strerror((int)-count));
+    if (count < 0) warn("old checkpoints are not removed, because the folder %s cannot be read: %s", checkpoints,
+                        strerror((int)-count));
     for (int64_t i = 0; i < count; i++) older += list[i].step < step;
     for (int64_t i = 0; i < count; i++) {
         StepFolder at = list[i];
@@ -377,7 +379,8 @@ static double need_of(const CheckpointState *state, const char *checkpoints, int
 static void make_folder(const char *checkpoints) {
     int error = io_mkdirs(checkpoints);
     if (error == -ENOTDIR)
-        fail(EXIT_IO, "%s is no folder (a file, or a link to nothing): move it away, or set run.dir to another folder",
+        fail(EXIT_IO, "%s is not a folder but a file, or a link to nothing: move it away, or set run.dir to another "
+             "folder",
              checkpoints);
     if (error)
         fail(EXIT_IO, "%s: cannot make the folder: %s; set run.dir to a folder that this job may write", checkpoints,

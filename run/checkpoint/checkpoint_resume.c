@@ -138,11 +138,12 @@ static void warn_of_changes(const Config *now, const Config *then, int64_t step)
     double before = schedule_lr(then, step), lr = schedule_lr(now, step);
     if (now->run.steps != then->run.steps && lr != before)
         warn("run.steps is %" PRId64 ", in the checkpoint %" PRId64 ": the learning rate of step %" PRId64 " is %.3e, "
-             "and was to be %.3e; run.stop_step ends a run early and leaves the schedule as it is",
+             "and with the old run.steps it would be %.3e; to end a run early without this change, set run.stop_step "
+             "instead of run.steps",
              now->run.steps, then->run.steps, step + 1, lr, before);
     if (now->eval.tokens != then->eval.tokens)
-        warn("eval.tokens is %" PRId64 ", in the checkpoint %" PRId64 ": from step %" PRId64 " on the loss of "
-             "evaluations is of other tokens, and not to be compared with that before",
+        warn("eval.tokens is %" PRId64 ", in the checkpoint %" PRId64 ": from step %" PRId64 " on evaluations use "
+             "other tokens, so their losses cannot be compared with those of earlier steps",
              now->eval.tokens, then->eval.tokens, step);
 }
 
@@ -227,7 +228,8 @@ static int is_copy(const char *run_dir, const char *from, const char *run_id) {
 uint64_t checkpoint_random(Comm *c) {
     uint64_t number = 0;
     if (comm_rank(c) == 0 && getrandom(&number, sizeof number, 0) != sizeof number)
-        fail(EXIT_IO, "the system gives no random bytes");
+        fail(EXIT_IO, "cannot make the random id of a run: the system call getrandom() gives no random bytes; the "
+             "container or seccomp profile must allow it");
     comm_broadcast(c, &number, sizeof number, 0);
     return number;
 }
@@ -284,7 +286,8 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
 static void refuse_broken(const char *checkpoints, int64_t count, const char *fault) {
     if (count > 0)
         fail(EXIT_DATA,
-             "no checkpoint in %s verifies (of %" PRId64 "; %s): restore one, or train anew with another run.dir",
+             "no checkpoint in %s is complete and undamaged (of %" PRId64 "; %s): restore one from a copy, or begin a "
+             "new run with another run.dir",
              checkpoints, count, fault);
 }
 

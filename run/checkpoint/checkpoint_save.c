@@ -112,13 +112,14 @@ static void give_up(Saver *s) {
     if (not_finite) fail(EXIT_NUMERIC, "%s", s->fault);
     if (s->is_last) return;
     if (s->failures < SAVER_TRIES)
-        warn("step %" PRId64 " is not saved: %s; older checkpoints stay, and the next is tried when it is due",
+        warn("step %" PRId64 " is not saved: %s; older checkpoints are kept, and the run tries to save the next "
+             "checkpoint when it is due",
              s->step, s->fault);
     else
         fail(EXIT_IO,
              "step %" PRId64
-             " is not saved, nor were the %d checkpoints before it: %s; mend that (free space, rights, quota), and "
-             "the same command continues from the newest checkpoint there is",
+             " is not saved, nor were the %d checkpoints before it: %s; remove this fault (free space, rights, quota) "
+             "and start the same command again: the run continues from the newest checkpoint",
              s->step, SAVER_TRIES - 1, s->fault);
 }
 
@@ -209,8 +210,8 @@ double saver_finish_last(Saver *s) {
     if (s->failures > 0)
         fail(EXIT_IO,
              "step %" PRId64
-             ", the last, is not saved: %s; mend that (free space, rights, quota), and the same command continues "
-             "from the newest checkpoint there is",
+             ", the last, is not saved: %s; remove this fault (free space, rights, quota) and start the same command "
+             "again: the run continues from the newest checkpoint",
              s->step, s->fault);
     return took_ms;
 }

@@ -44,13 +44,15 @@ static void refuse_other_source(const Config *config, const Tokenizer *t, const 
         for (size_t i = 0; i < sizeof UNREAD / sizeof *UNREAD; i++) {
             snprintf(path, sizeof path, "%.*s%s", (int)(basename(weights) - weights), weights, UNREAD[i]);
             if (io_file_bytes(path) <= 0) continue;
-            warn("model.init_from: %s is not read: whether the data were made with this tokenizer is not known", path);
+            warn("model.init_from: cannot check that the data were made with the tokenizer %s, because this program "
+                 "does not read files of this kind; if the data were made with another tokenizer, the weights are of "
+                 "little use", path);
             break;
         }
         return;
     }
     if (tokenizer_try(path, &there, fault)) {
-        warn("model.init_from: whether the data were made with the tokenizer of these weights is not known: %s", fault);
+        warn("model.init_from: cannot check that the data were made with the tokenizer of these weights: %s", fault);
         return;
     }
     snprintf(name, sizeof name, "model.init_from: %s", path);
@@ -67,8 +69,8 @@ static void refuse_other_source(const Config *config, const Tokenizer *t, const 
             if (i == 0 || !tokens_json_is_same(files.path[i - 1], files.path[i]))
                 tokenizer_refuse_other(&there, name, files.path[i], "the data", cure);
         io_paths_free(&files);
-        warn("%s: whether the data were made with it is not known, because no tokenizer is beside them: "
-             "data.tokenizer=%s says that they were",
+        warn("%s: cannot check that the data were made with this tokenizer, because no tokenizer lies beside the data; "
+             "if they were made with it, set data.tokenizer=%s",
              name, shell_word(path).text);
     }
     tokenizer_destroy(&there);

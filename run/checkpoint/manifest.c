@@ -355,7 +355,7 @@ static int has_size(const char *folder, const char *name, uint64_t bytes, char *
 static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, char *fault) {
     XXH3_state_t *hash = XXH3_createState();
     int           error = 0;
-    if (!hash) fail(EXIT_MEMORY, "no memory to verify %s", name);
+    if (!hash) fail(EXIT_MEMORY, "no memory to verify %s; free memory on this host", name);
     XXH3_64bits_reset(hash);
     for (uint64_t at = 0, n; !error && at < e.bytes; at += n) {
         n = e.bytes - at < MANIFEST_EXTENT_BYTES ? e.bytes - at : MANIFEST_EXTENT_BYTES;

@@ -577,8 +577,8 @@ static void expect_written(Rescue *r, Save *s) {
     if (comm_rank(r->comm) == 0) save_drop(s);
     fail(EXIT_IO,
          "the copies in memory of step %" PRId64
-         " cannot be written as a checkpoint: %s; the copies are kept: mend that and start again, or give "
-         "checkpoint.memory_every=0 to continue from the newest checkpoint on disk",
+         " cannot be written as a checkpoint: %s; the copies are kept: remove this fault and start the same command "
+         "again, or give checkpoint.memory_every=0 to continue from the newest checkpoint on disk",
          s->manifest.step, s->fault);
 }
 
@@ -642,8 +642,8 @@ int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at) 
     } else if (comm_rank(r.comm) == 0 && r.offers > 0) {
         int next, ranks = take_group(&r, 0, &next, r.chosen);
         warn("the copies in memory of step %" PRId64
-             " are of no use: those of %d of %d ranks were found; the run continues from the newest checkpoint on "
-             "disk",
+             " are not used, because only those of %d of %d ranks were found; the run continues from the newest "
+             "checkpoint on disk",
              r.offer[0].step, ranks, r.offer[0].ranks);
     }
     for (int i = 0; i < r.count; i++) memory_free(&r.found[i].copy);

@@ -59,22 +59,25 @@ static int read_shape(const cJSON *value, SafeTensor *t) {
 static int read_tensor(const cJSON *entry, SafeTensor *t, char *fault) {
     t->name = entry->string;
     if (!cJSON_IsObject(entry))
-        return fault_is(fault, "describes tensor \"%.100s\" by something that is no object", t->name);
+        return fault_is(fault, "describes tensor \"%.100s\" by something that is no object" DAMAGED, t->name);
     for (const cJSON *member = entry->child; member; member = member->next)
         if (strcmp(member->string, "dtype") != 0 && strcmp(member->string, "shape") != 0 &&
             strcmp(member->string, "data_offsets") != 0)
-            return fault_is(fault, "gives tensor \"%.100s\" an unknown member \"%.60s\"", t->name, member->string);
+            return fault_is(fault, "gives tensor \"%.100s\" the unknown member \"%.60s\", but only dtype, shape and "
+                            "data_offsets are known: save the file again with the library safetensors",
+                            t->name, member->string);
     const cJSON *type = json_member(entry, "dtype"), *offsets = json_member(entry, "data_offsets");
     const cJSON *begin = cJSON_IsArray(offsets) ? offsets->child : NULL, *end = begin ? begin->next : NULL;
     for (t->type = 0; t->type < SAFE_TYPES; t->type++)
         if (cJSON_IsString(type) && strcmp(type->valuestring, type_table[t->type].name) == 0) break;
     if (t->type == SAFE_TYPES)
-        return fault_is(fault, "gives tensor \"%.100s\" no known dtype", t->name);
+        return fault_is(fault, "gives tensor \"%.100s\" no dtype that this program knows: save the file again as F32, "
+                        "F16 or BF16", t->name);
     if (!read_shape(json_member(entry, "shape"), t))
-        return fault_is(fault, "gives tensor \"%.100s\" no shape of at most %d whole numbers", t->name,
-                        SAFETENSORS_DIMS);
+        return fault_is(fault, "gives tensor \"%.100s\" no shape, which is a list of at most %d whole numbers" DAMAGED,
+                        t->name, SAFETENSORS_DIMS);
     if (!end || end->next || !whole(begin, &t->begin) || !whole(end, &t->end) || t->begin > t->end)
-        return fault_is(fault, "gives tensor \"%.100s\" no data_offsets [begin,end]", t->name);
+        return fault_is(fault, "gives tensor \"%.100s\" no data_offsets [begin,end]" DAMAGED, t->name);
     uint64_t need = type_table[t->type].bytes;
     for (int i = 0; i < t->dims; i++)
         if (__builtin_mul_overflow(need, t->dim[i], &need))
@@ -99,7 +102,8 @@ static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
         const SafeTensor *t = &s->tensor[i];
         if (t->begin != at)
             return fault_is(fault, "has %s tensor \"%.100s\"" DAMAGED,
-                            t->begin > at ? "a hole before" : "an overlap at the begin of", t->name);
+                            t->begin > at ? "a hole in the data before" : "an overlap of two tensors at the begin of",
+                            t->name);
         at = t->end;
     }
     if (at == data_bytes) return 1;
@@ -118,7 +122,9 @@ static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
         int is_good = cJSON_IsObject(entry);
         for (const cJSON *member = is_good ? entry->child : NULL; member; member = member->next)
             is_good = is_good && cJSON_IsString(member);
-        if (!is_good) return fault_is(fault, "has a __metadata__ that is no object of strings");
+        if (!is_good)
+            return fault_is(fault, "has a __metadata__ that is not an object of strings: save the file again with the "
+                            "library safetensors");
     }
     return covered(s, data_bytes, fault);
 }
@@ -145,17 +151,21 @@ static int parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, 
         if ((bytes == 8 || data[8] != '{') && memcmp(data, OTHER_FORMS[i].start, OTHER_FORMS[i].bytes) == 0)
             return fault_is(fault, "%s", OTHER_FORMS[i].what);
     if (n > SAFETENSORS_HEADER_LIMIT)
-        return fault_is(fault, "claims a header of %" PRIu64 " bytes, so it is no safetensors file", n);
+        return fault_is(fault, "claims a header of %" PRIu64 " bytes, so the file is damaged, or is not a safetensors "
+                        "file: name another file, or download it again", n);
     if (n > file_bytes - 8 || n > bytes - 8)
         return fault_is(fault, "ends inside its header of %" PRIu64 " bytes" DAMAGED, n);
     const char *text = (const char *)data + 8;
-    if (n == 0 || text[0] != '{') return fault_is(fault, "has a header that does not start with '{'");
+    if (n == 0 || text[0] != '{')
+        return fault_is(fault, "has a header that does not start with '{', so the file is damaged, or is not a "
+                        "safetensors file: name another file, or download it again");
     if (count_values(text, (size_t)n) > STRUCTURE_LIMIT)
-        return fault_is(fault, "has a header of more than %d values", STRUCTURE_LIMIT);
+        return fault_is(fault, "has a header of more than %d values, the most that is read: save the tensors as "
+                        "several files", STRUCTURE_LIMIT);
     JsonFault wrong;
     if (!json_parse(text, (size_t)n, SAFETENSORS_HEADER_LIMIT, &s->json, &wrong))
-        return fault_is(fault, "has a broken header, line %d column %d: %s", wrong.at.line, wrong.at.column,
-                        wrong.text);
+        return fault_is(fault, "has a damaged header (line %d column %d: %s); copy or download the file again",
+                        wrong.at.line, wrong.at.column, wrong.text);
     s->data_offset = 8 + n;
     return read_tree(s, file_bytes - s->data_offset, fault);
 }
@@ -239,16 +249,21 @@ static void list_map(WeightsIndex *index, const cJSON *map) {
 
 static int parse_index(const char *text, size_t bytes, WeightsIndex *index, char *fault) {
     JsonFault wrong;
-    if (count_values(text, bytes) > INDEX_LIMIT) return fault_is(fault, "has more than %d values", INDEX_LIMIT);
+    if (count_values(text, bytes) > INDEX_LIMIT)
+        return fault_is(fault, "has more than %d values, the most that an index of weights may have: download the "
+                        "file again", INDEX_LIMIT);
     if (!json_parse(text, bytes, WEIGHTS_INDEX_LIMIT, &index->json, &wrong))
-        return fault_is(fault, "is broken, line %d column %d: %s", wrong.at.line, wrong.at.column, wrong.text);
+        return fault_is(fault, "is damaged (line %d column %d: %s); copy or download the file again", wrong.at.line,
+                        wrong.at.column, wrong.text);
     const cJSON *map = json_member(index->json.root, "weight_map");
     size_t       count = 0;
-    if (!cJSON_IsObject(map)) return fault_is(fault, "has no weight_map");
+    if (!cJSON_IsObject(map))
+        return fault_is(fault, "has no weight_map, so this file is not an index of weights: download it again");
     for (const cJSON *entry = map->child; entry; entry = entry->next, count++)
         if (!cJSON_IsString(entry) || !is_file_name(entry->valuestring))
-            return fault_is(fault, "says of tensor \"%.100s\" no name of a .safetensors file beside it", entry->string);
-    if (count == 0) return fault_is(fault, "has an empty weight_map");
+            return fault_is(fault, "names for tensor \"%.100s\" no .safetensors file in the same folder: correct the "
+                            "name there, or download the file again", entry->string);
+    if (count == 0) return fault_is(fault, "has an empty weight_map: download the file again");
     index->tensor = xmalloc(count * sizeof *index->tensor, "an index of tensors");
     index->file = xmalloc(count * sizeof *index->file, "an index of tensors");
     list_map(index, map);

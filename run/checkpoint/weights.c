@@ -507,9 +507,10 @@ static void add_file(WeightsSet *set, const char *path) {
 static void open_indexed(WeightsSet *set) {
     char   *text, fault[SAFETENSORS_FAULT_BYTES];
     int64_t bytes = io_read_file(set->path, WEIGHTS_INDEX_LIMIT, &text);
-    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", set->path);
+    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s; free memory on this host", set->path);
     if (bytes == -EFBIG)
-        fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", set->path, WEIGHTS_INDEX_LIMIT);
+        fail(EXIT_DATA, "%s has over %d bytes, which is too large for an index of the files of a model: download the "
+             "file again", set->path, WEIGHTS_INDEX_LIMIT);
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", set->path, io_error_text((int)bytes));
     if (!weights_index_parse(text, (size_t)bytes, &set->index, fault)) refuse_file(set->path, fault);
     free(text);
@@ -710,10 +711,12 @@ NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, c
     if (is_adapter_name(t->name)) refuse_adapter(*folder.text ? folder.text : ".", t->name);
     if (stored > blocks)
         fail(EXIT_DATA,
-             "%s: tensor %s of shape %s is not part of this model: the weights have %lld blocks, but %s is %lld",
+             "%s: tensor %s of shape %s is not part of this model: the weights have %lld layers, but %s is %lld: set "
+             "it to the number of layers of the weights",
              w->path, t->name, shape, (long long)stored,
              sizes.config ? hf_member_of(sizes.arch, "model.n_layer") : "model.n_layer", (long long)blocks);
-    fail(EXIT_DATA, "%s: tensor %s of shape %s is not part of this model, whose kind is set by %s", w->path, t->name,
+    fail(EXIT_DATA, "%s: tensor %s of shape %s is not part of this model: correct the kind of the model in %s, or use "
+         "other weights", w->path, t->name,
          shape, sizes.config ? sizes.config : "model.arch");
 }
 
@@ -751,11 +754,12 @@ NORETURN static void refuse_absent(const WeightsSet *set, const Layout *layout, 
              sizes.config ? sizes.config : "");
     if (stored < blocks)
         fail(EXIT_DATA,
-             "%s: tensor %s is missing, expected with shape %s: the weights have %lld blocks, but %s%s%s is %lld",
+             "%s: tensor %s is missing, expected with shape %s: the weights have %lld layers, but %s%s%s is %lld",
              set->path, p->name, shape, (long long)stored,
              sizes.config ? hf_member_of(sizes.arch, "model.n_layer") : "model.n_layer", sizes.config ? " in " : "",
              sizes.config ? sizes.config : "", (long long)blocks);
-    fail(EXIT_DATA, "%s: tensor %s is missing, expected with shape %s: is the file, or the download, complete?",
+    fail(EXIT_DATA, "%s: tensor %s is missing, expected with shape %s: the file is incomplete; copy or download it "
+         "again",
          set->path, p->name, shape);
 }
 
@@ -827,10 +831,12 @@ void weights_set_check_values(const WeightsSet *set, const Layout *layout, const
         if (p < first) first = p;
     }
     if (first == 0)
-        fail(EXIT_DATA, "%s: tensor %s, the embedding, holds nothing but zeros: is the download complete?",
+        fail(EXIT_DATA, "%s: tensor %s, the embedding, holds nothing but zeros: the file is damaged or incomplete; "
+             "download it again",
              tensor_of[0].file->path, tensor_of[0].tensor->name);
     if (zeros)
-        warn("%s: %d of %d matrices hold nothing but zeros, the first is %s in %s: is the download complete?",
+        warn("%s: %d of %d matrices hold nothing but zeros, the first is %s in %s: the download may be incomplete; "
+             "compare the files with their source",
              set->path, zeros, matrices, tensor_of[first].tensor->name, tensor_of[first].file->path);
     if (set->folder && has_file(set->folder, "adapter_config.json"))
         warn("%s/adapter_config.json: this adapter is not used: the weights beside it are read as they are",

@@ -473,7 +473,7 @@ static char *read_and_parse(const char *path, Reading with, Config *config) {
     int64_t bytes = strlen(path) >= sizeof config->path ? -ENAMETOOLONG
                     : with.run_dir                      ? io_read_file(path, JSON_LIMIT, &text)
                                                         : io_read_input(path, JSON_LIMIT, &text);
-    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path);
+    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s; free memory on this host", path);
     if (bytes < 0) {
         ConfigLoad load;
         load_start(&load, config, (Where){path, NULL, {0, 1}});

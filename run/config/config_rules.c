@@ -50,7 +50,8 @@ static char *sentence(const Config *c, const char *fmt, ...) {
     }
     fclose(out);
     va_start(args, fmt);
-    if (vasprintf(&text, filled, args) < 0) fail(EXIT_MEMORY, "no memory for a fault of the config");
+    if (vasprintf(&text, filled, args) < 0) fail(EXIT_MEMORY, "no memory for a message about the config; free memory "
+                                                 "on this host");
     va_end(args);
     free(filled);
     return text;

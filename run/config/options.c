@@ -490,7 +490,8 @@ static int read_entry(const char *key, Config *config, const cJSON *entry, doubl
     static const char *const KNOWN[] = {"path", "weight", "until_tokens", "$comment"};
     char                     shown[SHOWN_BYTES];
     if (!cJSON_IsObject(entry))
-        return refuse(fault, "%s must be an object {\"path\", \"weight\"} as those before it, not %s", key,
+        return refuse(fault, "%s must be an object such as {\"path\": ..., \"weight\": ...}, as the entries before it "
+                      "are, not %s", key,
                       value_text(entry, shown));
     for (const cJSON *member = entry->child; member; member = member->next) {
         int is_known = 0;
@@ -503,9 +504,9 @@ static int read_entry(const char *key, Config *config, const cJSON *entry, doubl
     const cJSON *until = json_member(entry, "until_tokens");
     double       w = number_value(weight), end = until ? number_value(until) : 0;
     if (!cJSON_IsString(name) || !*name->valuestring)
-        return refuse_member(fault, key, "path", "a glob of token shards", name);
+        return refuse_member(fault, key, "path", "a path of token files, or a pattern such as data/train_*.bin", name);
     if ((double)strlen(name->valuestring) > longest)
-        return refuse(fault, "%s.path has more than %.0f bytes", key, longest);
+        return refuse(fault, "%s.path has more than %.0f bytes: give a shorter path", key, longest);
     if (!(w > 0 && w <= 1)) return refuse_member(fault, key, "weight", "a number above 0 and at most 1", weight);
     if (until && !(end >= 1 && end <= 0x1p53 && end == floor(end)))
         return refuse_member(fault, key, "until_tokens", "an integer of at least 1", until);

@@ -208,8 +208,8 @@ int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments
     char ranks[GUARD_TEXT];
     if (guard_is_same(comm, replicas, ranks)) return 1;
     return fault_text(said, GUARD_SAID, 0,
-                      "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is "
-                      "saved; start the same command again: it continues from the newest checkpoint",
+                      "the weights%s of step %lld are not the same on all ranks: those of %s differ; no further "
+                      "checkpoint is saved. Start the same command again: the run continues from the newest checkpoint",
                       shares_moments ? " or moments" : "", (long long)step, ranks);
 }
 
@@ -221,7 +221,7 @@ GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c,
     if (!verify(c, comm, step, n, again, ranks))
         return fault_text(said, GUARD_SAID, GUARD_STOP,
                           "step %lld, computed three times from the same batches, never gave the same gradients: %s; "
-                          "the weights are those of step %lld (run.verify_every = 0 does not look)",
+                          "the weights are those of step %lld (run.verify_every=0 turns this check off)",
                           (long long)step + 1, ranks, (long long)step);
     if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
     /* A gradient overflows fp16 from time to time, because the loss scale is too large. */

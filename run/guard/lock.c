@@ -166,7 +166,8 @@ static void open_file(RunLock *l) {
         struct stat st;
         snprintf(path, sizeof path, "%s/%s", l->dir, names[i]);
         if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-            fail(EXIT_IO, "%s %s; remove it, links are not followed here", path, io_error_text(io_kind(st.st_mode)));
+            fail(EXIT_IO, "%s %s, where this program needs a plain file; remove it", path,
+                 io_error_text(io_kind(st.st_mode)));
     }
     l->fd = io_open(l->path, IO_SHARED);
     if (l->fd < 0)
@@ -215,7 +216,8 @@ static void open_output(RunLock *l) {
     int is_other = io_read_start(l->path, HOLDER_TEXT - 1, &text) > 0 && *text && !holder_parse(text, &h);
     free(text);
     if (is_other)
-        fail(EXIT_CONFIG, "%s%s is in the way: it is no lock of this program; move it away, or give another %s=", l->by,
+        fail(EXIT_CONFIG, "%s%s has the name of a lock of this program but is something else; move it away, or give "
+             "another %s=", l->by,
              l->path, l->key);
 }
 
@@ -369,7 +371,8 @@ void lock_sign(RunLock *l) {
     /* another host has written its name to the lock file meanwhile, because flock did not exclude it */
     if (!error && strcmp(now, l->before) != 0) {
         l->lost = 1;
-        fail(EXIT_LOCKED, "%s%s is in use by another job (%s), which came first by a moment", l->by, l->dir,
+        fail(EXIT_LOCKED, "%s%s is in use by another job (%s), which began a moment before this one; wait for it, or "
+             "stop one of the two", l->by, l->dir,
              describe(now, who));
     }
     /* the new text is written before the file is cut to its length, because any job may take an empty file */
@@ -403,7 +406,7 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     RunLock *l = xcalloc(1, sizeof *l, "the lock of a folder");
     snprintf(l->by, sizeof l->by, "%s: ", verb), snprintf(l->key, sizeof l->key, "%s", key);
     if ((size_t)snprintf(l->dir, sizeof l->dir, "%s", output) >= sizeof l->dir)
-        fail(EXIT_CONFIG, "%sthe name of %s= is too long", l->by, key);
+        fail(EXIT_CONFIG, "%sthe path of %s= is too long: give a shorter path", l->by, key);
     size_t folder = (size_t)(basename(output) - output), bytes = strlen(output);
     if (kind != LOCK_INTO && bytes - folder > LONGEST_NAME) bytes = folder + LONGEST_NAME;
     snprintf(l->path, sizeof l->path, kind == LOCK_INTO ? "%.*s/.out.lock" : "%.*s.lock", (int)bytes, output);
@@ -421,7 +424,8 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
      * name of the later one. */
     if (l->no_flock) usleep(50000);
     if (!lock_is_held(l))
-        fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);
+        fail(EXIT_LOCKED, "%s%s was taken by another job a moment after this one: wait for that job, or name another "
+             "folder or file", l->by, l->dir);
     return l;
 }
 

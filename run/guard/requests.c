@@ -124,7 +124,9 @@ void signals_install(void) {
      * stack pointer, the signal frame of the kernel overwrote the heap in 3 of 50 signals. */
     static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
     stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};
-    if (sigaltstack(&lent, NULL) != 0) warn("signals have no stack of their own");
+    if (sigaltstack(&lent, NULL) != 0)
+        warn("cannot give signal handlers a stack of their own (sigaltstack: %s): a signal, such as a request to stop, "
+             "may make this run crash; if it does, start the same command again", strerror(errno));
     /* a closed terminal stops the run, but not under nohup */
     handle(SIGHUP, is_ignored(SIGHUP) ? SIG_IGN : on_request);
     handle(SIGUSR1, on_request);
@@ -242,8 +244,8 @@ static double slurm_end_ms(void) {
     errno = 0;
     long long seconds = strtoll(text, &rest, 10), left = seconds - (long long)time(NULL);
     if (*rest || errno || seconds <= 0 || left <= 0) {
-        warn("SLURM_JOB_END_TIME=%.40s is %s: the run does not stop by itself before the job ends; run.max_minutes "
-             "sets a limit",
+        warn("SLURM_JOB_END_TIME=%.40s is %s: the run cannot stop by itself before the job ends; set run.max_minutes "
+             "to the minutes of the job",
              text, *rest || errno || seconds <= 0 ? "no time in seconds since 1970" : "over already");
         return INFINITY;
     }

@@ -128,7 +128,7 @@ static void a_hostile_peer_with_the_key(void **state) {
     (void)state;
     static const struct { int counter[2]; const char *why; } CASES[] = {
         {{0, 0}, "frame 0 where 1 was due"}, {{1, 2}, "frame 1 where 0 was due"}, {{0, 2}, "frame 2 where 1 was due"},
-        {{-1, 0}, "bytes that are no frame"}, {{0, -2}, "within a frame"}};
+        {{-1, 0}, "bytes that are no message"}, {{0, -2}, "within a frame"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         int         s[2];
         uint8_t     bytes[2][FRAME_HEADER_BYTES + 1];
@@ -178,7 +178,7 @@ static void values_beyond_the_model(void **state) {
         assert_memory_equal(payload, x, sizeof x);
         assert_int_equal((uintptr_t)payload % 16, 0);
     }
-    assert_broken(&l, EXIT_PEER, "beyond the 100 there are");
+    assert_broken(&l, EXIT_PEER, "more than the 100 expected");
     line_free(&l);
 }
 

@@ -103,7 +103,7 @@ typedef struct {
 
 static const Advice ADVICE[] = {
     {"a shell", {NULL}, NULL},
-    {"a batch script without mpirun", {"SLURM_JOB_ID", "5", "SLURM_NTASKS", "8", "SLURM_PROCID", "0"}, "SLURM gave this job 8 tasks, and this is one process: put mpirun or srun"},
+    {"a batch script without mpirun", {"SLURM_JOB_ID", "5", "SLURM_NTASKS", "8", "SLURM_PROCID", "0"}, "SLURM gave this job 8 tasks, but the program was started as one process: put mpirun or srun"},
     {"a batch script of one task", {"SLURM_JOB_ID", "5", "SLURM_NTASKS", "1", "SLURM_PROCID", "0", "OMP_NUM_THREADS", "1"}, NULL},
     {"one task by srun", {"SLURM_JOB_ID", "5", "SLURM_NTASKS", "8", "SLURM_STEP_ID", "0", "OMP_NUM_THREADS", "1"}, NULL},
 };

@@ -311,16 +311,16 @@ static void faults_are_named(void **state) {
     } cases[] =
         {{255, TAIL, MERGES, PLAIN, LEVEL, "no token is the byte 0xff alone"},
          {256, TAIL, "[\"h x\"]", PLAIN, LEVEL, "merge 0, \"h x\", makes no token"},
-         {256, TAIL, "[\"hx\"]", PLAIN, LEVEL, "merge 0 is no pair"},
-         {256, ",\"he\":17", "[]", PLAIN, LEVEL, "the token \"he\", or its id 17, stands twice"},
+         {256, TAIL, "[\"hx\"]", PLAIN, LEVEL, "merge 0 of the list"},
+         {256, ",\"he\":17", "[]", PLAIN, LEVEL, "the token \"he\", or its id 17, is in the vocabulary twice"},
          {256, ",\"he\":-1", "[]", PLAIN, LEVEL, "\"he\" has no id"},
          {256, ",\"a b\":300", "[]", PLAIN, LEVEL, "\"a b\" is not of byte-level BPE"},
-         {256, TAIL, MERGES, "\"type\":\"Unigram\",", LEVEL, "its model, Unigram, is not supported"},
-         {256, TAIL, MERGES, "\"type\":\"BPE\",\"byte_fallback\":true,", LEVEL, "its model, byte_fallback"},
-         {256, TAIL, MERGES, PLAIN, "", "its pre_tokenizer, null"},
-         {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"Metaspace\"},", "its pre_tokenizer, Metaspace"},
+         {256, TAIL, MERGES, "\"type\":\"Unigram\",", LEVEL, "has a model of type Unigram, and only"},
+         {256, TAIL, MERGES, "\"type\":\"BPE\",\"byte_fallback\":true,", LEVEL, "its part \"model\" (byte_fallback)"},
+         {256, TAIL, MERGES, PLAIN, "", "its part \"pre_tokenizer\" (null)"},
+         {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"Metaspace\"},", "its part \"pre_tokenizer\" (Metaspace)"},
          {256, TAIL, MERGES, PLAIN, "\"normalizer\":{\"type\":\"Lowercase\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},",
-          "its normalizer, Lowercase"},
+          "its part \"normalizer\" (Lowercase)"},
          {256, TAIL, MERGES, PLAIN,
           "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},"
           "{\"type\":\"ByteLevel\",\"use_regex\":false}]},",
@@ -367,7 +367,7 @@ static void faults_are_named(void **state) {
     assert_ends(EXIT_DATA, create_from, "none/tokenizer.json", "none/tokenizer.json is not there", NULL);
     static const char BERT[] = "[PAD]\n[UNK]\n[CLS]\nthe\n##s\n";
     write_file("vocab.txt", BERT, sizeof BERT - 1);
-    assert_ends(EXIT_DATA, create_from, ".", "vocab.txt is of WordPiece, as BERT has it", "./train_gpt train-tokenizer TEXT", NULL);
+    assert_ends(EXIT_DATA, create_from, ".", "its vocab.txt is a tokenizer of WordPiece, as BERT has it", "./train_gpt train-tokenizer TEXT", NULL);
     assert_ends(EXIT_DATA, create_from, "vocab.txt", "is a vocabulary of WordPiece, as BERT has it", "./train_gpt train-tokenizer TEXT", NULL);
     io_unlink("vocab.txt");
     write_file("mine.tiktoken", "", 0);
@@ -386,11 +386,11 @@ static void hostile_files_are_refused(void **state) {
         {BPE_TOKENIZER_JSON, " \n<!DOCTYPE html>", "", "", "is a web page, not the JSON of a tokenizer"},
         {BPE_TOKENIZER_JSON, "{\"model\": {\"type\": \"BPE\",\n", "", "", ":2: the file ends in the middle of its JSON"},
         {BPE_TOKENIZER_JSON, "{\"a\": 0, \"b\": 1}", "", "", "has no object \"model\": it is no tokenizer.json"},
-        {BPE_TOKENIZER_JSON, "[", "", "]", "not the JSON object"},
+        {BPE_TOKENIZER_JSON, "[", "", "]", "is not the JSON object"},
         {BPE_TOKENIZER_JSON, "{\"model\":{}}", "", "\n}", ":2: column 1: expected nothing after the end of the value"},
         {BPE_TOKENIZER_JSON, "{\"model\":{},", "", "\n}\n", ":1: column 12: a comma before '}'"},
         {BPE_TOKENIZER_JSON, "{\"model\":{\n\"a", "", "", ":2: the file ends in the middle of its JSON"},
-        {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"", "x", "\"}}", "its model, xxxxxxxx"},
+        {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"", "x", "\"}}", "has a model of type xxxxxxxx"},
         {BPE_TOKENIZER_JSON,
          "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\","
          "\"pattern\":{\"Regex\":\"",
@@ -399,10 +399,10 @@ static void hostile_files_are_refused(void **state) {
          "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
          "\"added_tokens\":[{\"content\":\"a\",\"id\":1048576}",
          "", "]}",
-         "\"a\" has no id, a whole number from 0 to 1048575"},
-        {BPE_TIKTOKEN, "", "YWFh", " 0\n", ":1: a token of 3145728 bytes; the limit is 1024"},
-        {BPE_TIKTOKEN, "YQ== 0 1\n", "", "", ":1: a token in base64"},
-        {BPE_TIKTOKEN, "YQ== 1048576\n", "", "", ":1: a token in base64"},
+         "\"a\" has no id, which is a whole number from 0 to 1048575"},
+        {BPE_TIKTOKEN, "", "YWFh", " 0\n", ":1: this line has a token of 3145728 bytes; the limit is 1024"},
+        {BPE_TIKTOKEN, "YQ== 0 1\n", "", "", ":1: the line must hold a token in base64"},
+        {BPE_TIKTOKEN, "YQ== 1048576\n", "", "", ":1: the line must hold a token in base64"},
         {BPE_TIKTOKEN, "YQ== 1048575\n", "", "", "no token is the byte 0x00 alone"}};
     char  fault[BPE_FAULT_CHARS];
     char *text = malloc(8 * MANY + 1000);

@@ -114,7 +114,7 @@ static void a_bad_source_is_named(void **state) {
     write_counting_shard("long", 100, 0);
     write_counting_shard("short", 8, 0);
 #define SOURCES(a, b) (const char *const[]){a, b}
-    assert_ends(EXIT_DATA, open_blend, SOURCES("long", "short"), "the source \"short\" holds no sample", "takes 9 tokens", NULL);
+    assert_ends(EXIT_DATA, open_blend, SOURCES("long", "short"), "the source \"short\" is too short for one sample", "takes 9 tokens", NULL);
     assert_ends(EXIT_DATA, open_blend, SOURCES("long", "none*"), "\"none*\" matches no file", NULL);
     assert_ends(EXIT_DATA, open_blend, SOURCES("long", "l*"), "names the file", "twice", NULL);
 }
@@ -238,12 +238,12 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/a.bin", "./here/../here/a.bin"), "here/a.bin twice", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/link.bin", "here/a.bin"), "here/a.bin twice", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/broken*"), "here/broken_link does not exist", NULL);
-    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/c.bin"), "data.train: here/c.bin: token 56 of 100 is 256",
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/c.bin"), "data.train: here/c.bin: token 56 of 100 has the id 256",
                 "model.vocab_size is 256", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/text"), "here/text is UTF-8 text, not tokens",
                 "./train_gpt tokenize here/text out=datasets/text", NULL);
     write_file("here/raw", "\1\xff\1\xff", 4);
-    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/raw"), "here/raw: token 0 of 2 is 65281", "tokenize", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/raw"), "here/raw: token 0 of 2 has the id 65281", "tokenize", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(100, 256, 2, "here/a.bin", "here/b.bin"), "107 tokens in 2 files",
                 "batch.seq_len 100", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/d.bin"), "here/d.bin: token", NULL);
@@ -256,13 +256,13 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(0, open_dataset, OPENING(39, 70000, 1, "here/wide"), NULL);
     wide[21] = 70000;
     write_file("here/wide", wide, sizeof wide);
-    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 70000, 1, "here/wide"), "here/wide: token 21 of 40 is 70000", "uint32", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 70000, 1, "here/wide"), "here/wide: token 21 of 40 has the id 70000", "uint32", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 30000, 1, "here/wide"), "here/wide has no header", "the size of its tokenizer", NULL);
     uint16_t narrow[41];
     for (int i = 0; i < 41; i++) narrow[i] = (uint16_t)(i * 991);
     write_file("here/narrow", narrow, 80);
     assert_ends(0, open_dataset, OPENING(39, 65536, 1, "here/narrow"), NULL);
-    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "here/narrow: token 0 of 20 is", "vocab_size 65536 or less", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "here/narrow: token 0 of 20 has the id", "vocab_size 65536 or less", NULL);
     write_file("here/narrow", narrow, 82);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "82 bytes are not a multiple of 4", NULL);
 }
@@ -295,8 +295,8 @@ static void files_that_change_are_named(void **state) {
         if (i == 0) assert_ends(EXIT_IO, read_after_change, &at[i], "changing.bin cannot be read any more at byte", NULL);
         else
             assert_ends(EXIT_DATA, read_after_change, &at[i],
-                        i == 1 ? "changing.bin: token 7000 of 8193 is 50001"
-                               : "changing.bin: token 8192 of 8193 is 50001",
+                        i == 1 ? "changing.bin: token 7000 of 8193 has the id 50001"
+                               : "changing.bin: token 8192 of 8193 has the id 50001",
                         NULL);
     }
 }

@@ -147,16 +147,16 @@ static void checksums_are_compared(void **state) {
     char  *data = fixture("checksum", &size), *text = memmem(data, size, "stone", 5);
     text[0] = 'S';
     write_file(copy, data, size);
-    assert_fault("text", "a page has another checksum");
+    assert_fault("text", "the bytes of a page do not match its checksum");
     free(data);
 }
 
 static void others_are_refused_by_name(void **state) {
     (void)state;
     static const struct { const char *name, *field, *says; } CASES[] = {
-        {"beside", "id", "has INT64 in its column \"id\""},
+        {"beside", "id", "has values of type INT64 in its column \"id\""},
         {"beside", "meta", "has columns nested in its column \"meta\""},
-        {"beside", "tags", "has lists in its column \"tags\""},
+        {"beside", "tags", "has lists instead of texts in its column \"tags\""},
         {"beside", "c", "has no column \"c\"; its columns are \"id\", \"meta\", \"tags\", \"text\""},
         {"brotli", "text", "packed by BROTLI"},
         {"lz4", "text", "packed by LZ4_RAW"},
@@ -252,9 +252,9 @@ static void lies_are_refused(void **state) {
         {PAGE(3), 0, 3, -1, 4, 3, 4, "its footer says 4 rows, and its row groups have 3", 0, 0},
         {PAGE(3), 0, 3, -1, 4, 1ll << 60, 1ll << 60, "row group 1 has 1152921504606846976 rows, and 3 values", 0, 0},
         {PAGE(3), 0, -3, -1, 4, -3, -3, "row group 1 has -3 rows", 0, 0},
-        {PAGE(3), 0, 4, -1, 4, 4, 4, "the header of a page is due", 0, 0},
-        {PAGE(3), 0, 1ll << 60, -1, 4, 1ll << 60, 1ll << 60, "the header of a page is due", 0, 0},
-        {PAGE(3), 0, 2, -1, 4, 2, 2, "more rows than its footer", 0, 0},
+        {PAGE(3), 0, 4, -1, 4, 4, 4, "no valid header of a page was found", 0, 0},
+        {PAGE(3), 0, 1ll << 60, -1, 4, 1ll << 60, 1ll << 60, "no valid header of a page was found", 0, 0},
+        {PAGE(3), 0, 2, -1, 4, 2, 2, "more rows than the footer", 0, 0},
         {PAGE(2), 0, 2, -1, 4, 2, 2, NULL, 0, 0}, /* accepted: fastparquet leaves bytes after the texts of a page */
         {PAGE(4), 0, 4, -1, 4, 4, 4, "a text is longer than its page", 0, 0},
         {0, 7, 7, 1, 0, "\4\0\0\0one", 7, 0, 1, -1, 4, 1, 1, "a text is longer than its page", 0, 0},
@@ -269,23 +269,23 @@ static void lies_are_refused(void **state) {
         {PAGE(3), 6, 3, -1, 4, 3, 3, "a page cannot be unpacked", 0, 0},
         {0, N, N, 3, 8, TEXTS, N, 0, 3, -1, 4, 3, 3, "there is none", 0, 0},
         {0, N, N, 3, 7, TEXTS, N, 0, 3, -1, 4, 3, 3, "encoded as DELTA_BYTE_ARRAY", 0, 0},
-        {0, N - 1, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "a page has two lengths", 0, 0},
+        {0, N - 1, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "a page that is not compressed has two different lengths", 0, 0},
         {0, GIB + 1ll, N, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "1 GiB is the most", 0, 0},
         {0, N, GIB + 1ll, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "1 GiB is the most", 0, 0},
-        {0, GIB, N, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "too short for its size", 0, 0},
-        {0, GIB, N, 3, 0, TEXTS, N, 1, 3, -1, 4, 3, 3, "too short for its size", 0, 0},
-        {0, GIB, N, 3, 0, TEXTS, N, 6, 3, -1, 4, 3, 3, "too short for its size", 0, 0},
-        {0, -1, N, 3, 0, TEXTS, N, 6, 3, -1, 4, 3, 3, "the header of a page is due", 0, 0},
-        {2, N, N, GIB, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "its dictionary is too short", 0, 0},
-        {2, N, N, 4, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "a text of its dictionary", 0, 0},
-        {2, N, N, 3, 8, TEXTS, N, 0, 3, -1, 4, 3, 3, "its dictionary is not PLAIN", 0, 0},
-        {2, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "the header of a page is due", 0, 0},
-        {1, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "the header of a page is due", 0, 0},
+        {0, GIB, N, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "too short for the size", 0, 0},
+        {0, GIB, N, 3, 0, TEXTS, N, 1, 3, -1, 4, 3, 3, "too short for the size", 0, 0},
+        {0, GIB, N, 3, 0, TEXTS, N, 6, 3, -1, 4, 3, 3, "too short for the size", 0, 0},
+        {0, -1, N, 3, 0, TEXTS, N, 6, 3, -1, 4, 3, 3, "no valid header of a page was found", 0, 0},
+        {2, N, N, GIB, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "the dictionary of the column is too short", 0, 0},
+        {2, N, N, 4, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "a text in the dictionary", 0, 0},
+        {2, N, N, 3, 8, TEXTS, N, 0, 3, -1, 4, 3, 3, "the dictionary of the column is not encoded as PLAIN", 0, 0},
+        {2, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "no valid header of a page was found", 0, 0},
+        {1, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "no valid header of a page was found", 0, 0},
         {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, NULL, 0, 0},
         /* the column is required, so the reader skips its levels */
         {3, N, N, 2, 0, TEXTS, N, 0, 2, -1, 4, 2, 2, NULL, 0, 7},
-        {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "shorter than its levels", 1, N + 1},
-        {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "the header of a page is due", 1, -1},
+        {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "shorter than its own list of nulls", 1, N + 1},
+        {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "no valid header of a page was found", 1, -1},
         {3, N, N, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, "a page is longer than its column", 1, 2},
         {3, 2, 2, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, NULL, 1, 2}, /* three nulls and no values */
         {3, 2, 2, 3, 8, "\6\0", 2, 0, 3, -1, 4, 3, 3, "there is none", 1, 2},
@@ -293,9 +293,9 @@ static void lies_are_refused(void **state) {
         {3, 2, 2, 3, 0, "\6\2", 2, 0, 3, -1, 4, 3, 3, "a page marks fewer rows than it has", 1, 2},
         {3, 2, 2, 3, 0, "\6\1", 2, 0, 3, -1, 4, 3, 3, "a text is longer than its page", 1, 2},
         {PAGE(3), 0, 3, -1, 4, 3, 3, "with nulls encoded as BIT_PACKED", 1, 4},
-        {0, 3, 3, 3, 0, "\6\0", 3, 0, 3, -1, 4, 3, 3, "shorter than its levels", 1, 3},
-        {0, 4, 4, 3, 0, "\1\0\0\0", 4, 0, 3, -1, 4, 3, 3, "shorter than its levels", 1, 3},
-        {PAGE(3), 0, 3, -1, 4, 3, 3, "has several values a row", 2, 0}};
+        {0, 3, 3, 3, 0, "\6\0", 3, 0, 3, -1, 4, 3, 3, "shorter than its own list of nulls", 1, 3},
+        {0, 4, 4, 3, 0, "\1\0\0\0", 4, 0, 3, -1, 4, 3, 3, "shorter than its own list of nulls", 1, 3},
+        {PAGE(3), 0, 3, -1, 4, 3, 3, "has several values in each row", 2, 0}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char fault[PARQUET_FAULT_CHARS];
         write_lie(&CASES[i]);
@@ -420,7 +420,7 @@ static void endless_footers_are_refused(void **state) {
         length++;
         memcpy(made.data + made.bytes - 8, &length, 4);
         write_file(copy, made.data, made.bytes);
-        assert_fault("text", "is longer than it");
+        assert_fault("text", "is longer than the file");
     }
 }
 

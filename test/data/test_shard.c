@@ -63,11 +63,11 @@ static void truncation_is_seen_at_every_byte(void **state) {
         else assert_non_null(strstr(fault, "is truncated"));
     }
     assert_null(parse(file, 1024, sizeof file, &h));
-    assert_fault(file, 1024, 1030, "it holds 1030 bytes, its 10 tokens take 1044");
+    assert_fault(file, 1024, 1030, "the file holds 1030 bytes, but its 10 tokens take 1044");
     assert_fault(file, 8, 1044, "is truncated"); /* only 8 bytes are given of a file that has 1044 */
     assert_fault(file, 500, 500, "it holds 500 bytes, the header of an llm.c shard alone takes 1024");
     assert_fault(file, 1024, 1045, "holds 1 bytes after its last token");
-    assert_fault(file, 1024, 1024 + 40, "20 bytes after its last token: its 10 tokens take 1044 bytes, there are 1064");
+    assert_fault(file, 1024, 1024 + 40, "20 bytes after its last token: its 10 tokens take 1044 bytes, and the file has 1064");
 }
 
 static void foreign_headers_are_refused_by_name(void **state) {
@@ -78,10 +78,10 @@ static void foreign_headers_are_refused_by_name(void **state) {
         {20240520, 0, 10, "version 0"},
         {20240520, -1, 10, "version -1"},
         {20240801, 1, 10, "magic 20240801, version 1; only version 7"},
-        {20240520, 1, 0, "holds 0 tokens"},
-        {20240520, 1, -1, "holds -1 tokens"},
-        {20240520, 1, INT32_MIN, "holds -2147483648 tokens"},
-        {20240801, 7, -10, "holds -10 tokens"},
+        {20240520, 1, 0, "counts 0 tokens"},
+        {20240520, 1, -1, "counts -1 tokens"},
+        {20240520, 1, INT32_MIN, "counts -2147483648 tokens"},
+        {20240801, 7, -10, "counts -10 tokens"},
         {20240522, 1, 10, "is an llm.c eval file (magic 20240522), not tokens to train on"},
         {20240326, 3, 1024, "llm.c model checkpoint"},
         {20240803, 5, 1024, "llm.c model checkpoint"},
@@ -324,7 +324,7 @@ static void bad_files_end_the_program_with_a_sentence(void **state) {
     assert_int_equal(mkfifo("fifo", 0600), 0);
     assert_ends(EXIT_DATA, open_shard, "empty", "empty is empty", NULL);
     assert_ends(EXIT_DATA, open_shard, "eval.bin", "eval.bin is an llm.c eval file", NULL);
-    assert_ends(EXIT_DATA, open_shard, "short.bin", "short.bin is truncated: it holds 1024 bytes, its 10 tokens take 1044", NULL);
+    assert_ends(EXIT_DATA, open_shard, "short.bin", "short.bin is truncated: the file holds 1024 bytes, but its 10 tokens take 1044", NULL);
     assert_ends(EXIT_DATA, open_shard, "folder", "folder is a folder", "folder/train_*.bin", NULL);
     assert_ends(EXIT_DATA, open_shard, "fifo", "fifo is a FIFO, not a file: name a file of tokens", NULL);
     assert_ends(EXIT_DATA, open_shard, "missing", "missing does not exist", NULL);
@@ -370,23 +370,23 @@ static void megatron_files_are_read_with_their_index(void **state) {
 
     /* refused: read as uint16, tokens of 8 bytes would be trained on as wrong tokens, without a message */
     write_megatron("widest", 5, 2, widest, sizeof widest, 8);
-    assert_ends(EXIT_DATA, open_shard, "widest.bin", "widest.bin holds tokens as int64", "widest.idx", NULL);
+    assert_ends(EXIT_DATA, open_shard, "widest.bin", "widest.bin holds tokens of type int64", "widest.idx", NULL);
     write_megatron("text", 1, 2, narrow, sizeof narrow, 1);
-    assert_ends(EXIT_DATA, open_shard, "text.bin", "text.bin holds tokens as uint8", NULL);
+    assert_ends(EXIT_DATA, open_shard, "text.bin", "text.bin holds tokens of type uint8", NULL);
     write_megatron("none", 9, 2, narrow, sizeof narrow, 2);
     assert_ends(EXIT_DATA, open_shard, "none.bin", "an unknown type", NULL);
     write_megatron("odd", 4, 2, narrow, 6, 4);
-    assert_ends(EXIT_DATA, open_shard, "odd.bin", "holds 6 bytes, no whole number of its index's int32", NULL);
+    assert_ends(EXIT_DATA, open_shard, "odd.bin", "holds 6 bytes, which is not a whole number of tokens of int32", NULL);
     write_megatron("cut", 8, 2, narrow, 6, 2);
     assert_ends(EXIT_DATA, open_shard, "cut.bin", "cut.idx says that sequence 1 ends at byte 8, and the tokens hold 6 bytes", NULL);
     write_megatron("more", 8, 2, wide, sizeof wide, 2);
     assert_ends(EXIT_DATA, open_shard, "more.bin", "more.idx ends its last sequence at byte 8, and the tokens hold 16 bytes", NULL);
     write_megatron("void", 8, 0, narrow, 6, 2);
-    assert_ends(EXIT_DATA, open_shard, "void.bin", "holds no sequence", NULL);
+    assert_ends(EXIT_DATA, open_shard, "void.bin", "holds no tokens", NULL);
     assert_int_equal(truncate("narrow.idx", 50), 0);
-    assert_ends(EXIT_DATA, open_shard, "narrow.bin", "an index of 50 bytes, which 2 sequences and 2 borders", NULL);
+    assert_ends(EXIT_DATA, open_shard, "narrow.bin", "the .idx holds 50 bytes, which do not fit its 2 sequences and 2 ends", NULL);
     assert_int_equal(truncate("narrow.idx", 20), 0);
-    assert_ends(EXIT_DATA, open_shard, "narrow.bin", "an index that is truncated: it holds 20 bytes", NULL);
+    assert_ends(EXIT_DATA, open_shard, "narrow.bin", "a truncated index: the .idx holds 20 bytes", NULL);
     assert_ends(EXIT_DATA, open_shard, "wide.idx", "name the .bin beside it", NULL);
     write_file("narrow.idx", "TNTIDX\0\0................", 24);
     assert_ends(EXIT_DATA, open_shard, "narrow.bin", "narrow.bin has an index of an older Megatron (narrow.idx, TNTIDX)", NULL);
@@ -431,7 +431,7 @@ static void a_damaged_index_is_refused(void **state) {
         memcpy(index + cases[i].at, &cases[i].value, cases[i].bytes);
         write_file("m.idx", index, BYTES);
         memcpy(index + cases[i].at, kept, 8);
-        assert_ends(EXIT_DATA, open_shard, "m.bin", cases[i].why, "copy or make both again", NULL);
+        assert_ends(EXIT_DATA, open_shard, "m.bin", cases[i].why, "copy or make the .bin and the .idx again", NULL);
     }
 }
 

@@ -43,7 +43,7 @@ static void damaged_notes_are_refused(void **state) {
         {"{\"bytes_per_token\": \"4\"}", "its bytes_per_token"}, {"{\"train_tokens\": -1}", "its train_tokens"}, {"{\"bytes\": []}", "its bytes"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_notes(cases[i].text);
-        assert_ends(EXIT_DATA, look, "train_*.bin", "tokens.json", cases[i].why, "the shards are used unchecked: rm tokens.json;", NULL);
+        assert_ends(EXIT_DATA, look, "train_*.bin", "tokens.json", cases[i].why, "To use the shards without this check: rm tokens.json;", NULL);
     }
     assert_int_equal(unlink("tokens.json"), 0);
     assert_int_equal(symlink("tokens.json", "tokens.json"), 0);

@@ -65,7 +65,7 @@ rm -r "$WORK/source"
 expect "the run goes on without these weights" heard own run.dir="$WORK/r" model.init_from="$WORK/source" $still
 expect "with their activation" names relu2 "$WORK/r/checkpoints/step_00000002"
 for kind in gelu_new silu gelu; do
-    expect "the key is another: $kind" exits 65 "model.activation = relu2, ours $kind .*: give model.activation=relu2" from "$(last relu2)" model.activation=$kind
+    expect "the key is another: $kind" exits 65 "model.activation = relu2, but the config of this run has $kind: set model.activation=relu2" from "$(last relu2)" model.activation=$kind
 done
 # shellcheck disable=SC2086
 expect "the key is the same" heard from "$(last relu2)" model.activation=relu2 $still

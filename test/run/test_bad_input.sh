@@ -46,7 +46,7 @@ printf 'hello' > "$WORK/odd.bin"
 expect "foreign file" exits 65 'odd.bin' train data.train="$WORK/odd.bin"
 ( cd "$WORK"; tar -cf a.tar text.txt; printf 'SQLite format 3\0abcd' > a.sqlite )
 for name in a.tar a.sqlite; do # files of other programs, which without a header could look like tokens
-    expect "$name is no token file, by name" exits 65 "$name has no header of tokens: it is a" train data.train="$WORK/$name" model.vocab_size=65536
+    expect "$name is no token file, by name" exits 65 "$name is not a file of tokens but a" train data.train="$WORK/$name" model.vocab_size=65536
 done
 expect "one file twice" exits 65 'twice' train data.train="[\"$shard\",\"$shard\"]"
 
@@ -100,7 +100,7 @@ expect "init_from another shape" exits 65 'wte|wpe|c_attn|ln_' train run.dir="$W
 expect "init_from nowhere" exits 65 'nowhere' train run.dir="$WORK/i2" model.init_from="$WORK/nowhere"
 expect "before a folder is made" [ ! -e "$WORK/i2" ]
 cp -r "$WORK/a/checkpoints/step_00000012" "$WORK/other"
-for fault in 's/"n_head": *3/"n_head": 2/|n_head is 2; model.n_head is 3' 's/"gpt2"/"llama"/|model_type .*llama' 's/gelu_new/relu/|activation_function' 's/1e-05/1e-06/|layer_norm_epsilon'; do
+for fault in 's/"n_head": *3/"n_head": 2/|n_head is 2; but model.n_head of this run is 3' 's/"gpt2"/"llama"/|model_type .*llama' 's/gelu_new/relu/|activation_function' 's/1e-05/1e-06/|layer_norm_epsilon'; do
     sed -E "${fault%%|*}" "$WORK/a/checkpoints/step_00000012/config.json" > "$WORK/other/config.json"
     expect "init_from another model: ${fault#*|}" exits 65 "${fault#*|}" train run.dir="$WORK/i2" model.init_from="$WORK/other"
 done

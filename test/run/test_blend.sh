@@ -42,7 +42,7 @@ expect "the first stage stands, the rest is the second's" [ "$(last_tokens stage
 
 expect "weights that do not sum to 1 are refused, 64" exits 64 'weights sum to 0.8 and must sum to 1' \
     small run.dir=bad "data.train=[$(source_of data 0.7), $(source_of sums 0.1)]"
-expect "an empty source, 65" exits 65 'the source "none/train_\*.bin" holds no sample' \
+expect "an empty source, 65" exits 65 'the source "none/train_\*.bin" is too short for one sample' \
     small run.dir=bad "data.train=[$(source_of data 0.7), $(source_of none 0.3)]"
 expect "a missing source, 65" exits 65 '"gone/train_\*.bin" names no file' small run.dir=bad "data.train=[$(source_of data 0.7), $(source_of gone 0.3)]"
 

@@ -113,7 +113,7 @@ expect "no end is claimed that the model has not" told 'no token ends a text'
 made large bos_token_id=116
 expect "and so does bos_token_id" quiet says large tokenizer="$WORK/one-more" prompt=
 made ends some_new_member=1; quiet says ends
-expect "members that are not known are named" told 'config.json: these members are not known and not used: "some_new_member"$'
+expect "members that are not known are named" told 'config.json: these members are unknown to this program, which ignores them: "some_new_member"$'
 
 # --- rotary positions: as transformers 5 finds them -------------------------------------------------------------------
 FROM=$WORK/llama/checkpoints/step_00000003

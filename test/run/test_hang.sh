@@ -34,7 +34,7 @@ cat "$WORK"/[a-o]; grep -q '^not ok' "$WORK"/[a-o] && STATUS=1
 
 # failure COLLECTIVE: prints the pattern of the message about an MPI error. An error in any collective of a step ends
 # the job at once.
-failure() { echo "train_gpt: .* on rank 0, host $here, $1 [0-9]+: Input/output error"; }
+failure() { echo "train_gpt: rank 0 on host $here \\($1 [0-9]+\\) noticed .*: Input/output error"; }
 declare -A called=([comm.reduce_scatter]=reduce-scatter [comm.all_gather]=all-gather [comm.all_reduce]="all-reduce of numbers")
 expect "a step has 4 reduce-scatters, 4 all-gathers and a reduction of numbers" [ "$(sed 's/@.*//' <<< "$POINTS" | sort -u | tr '\n' ' ') $(grep -c scatter <<< "$POINTS") $(grep -c gather <<< "$POINTS")" = "comm.all_gather comm.all_reduce comm.reduce_scatter  4 4" ]
 for point in $POINTS; do

@@ -78,23 +78,23 @@ small run.dir=alone.run model.init_from=alone data.train='d/two/train_*.bin' dat
 expect "and no word is said" [ "$(grep -c 'model.init_from' out)" -eq 0 ]
 echo '{"model": {"type": "Unigram", "vocab": [["a", 0.5]]}}' > foreign/tokenizer.json; echo x > piece/tokenizer.model
 small run.dir=foreign.run model.init_from=foreign data.train='d/two/train_*.bin' data.val= > out 2>&1; ok $? "a tokenizer that is not read does not end the run"
-expect "which says what is not known" grep -q 'warning: model.init_from: whether the data were made with .* is not known: foreign/tokenizer.json: its model, Unigram' out
+expect "which says what is not known" grep -q 'warning: model.init_from: cannot check that the data were made with .*: foreign/tokenizer.json has a model of type Unigram' out
 small run.dir=piece.run model.init_from=piece/model.safetensors data.train='d/two/train_*.bin' data.val= > out 2>&1
 expect "and of a tokenizer.model" grep -q 'warning: model.init_from: piece/tokenizer.model is not read' out
 mkdir d/ids; cp d/one/train_* d/ids
 ids() { small run.dir=$1 model.init_from=r data.train='d/ids/train_*.bin' data.val= "${@:2}" > out 2>&1; }
 ids ids.run; ok $? "tokens without a tokenizer"
-expect "warn" grep -q "warning: model.init_from: $step/tokenizer.json: whether the data .* data.tokenizer=$step/tokenizer.json says" out
+expect "warn" grep -q "warning: model.init_from: $step/tokenizer.json: cannot check that the data .* set data.tokenizer=$step/tokenizer.json" out
 ids ids2.run data.tokenizer=$step/tokenizer.json && ! grep -q warning out; ok $? "and the key of the message says that they fit"
 echo '{"vocab_size": 290}' > d/ids/tokens.json
-expect "notes beside them say that another one made them" exits 65 "model.init_from: $step/tokenizer.json has 280 ids, but by d/ids/tokens.json .* of 290 ids" from r data.train='d/ids/train_*.bin'
+expect "notes beside them say that another one made them" exits 65 "model.init_from: $step/tokenizer.json has 280 ids, but according to d/ids/tokens.json .* of 290 ids" from r data.train='d/ids/train_*.bin'
 
 cp -r r moved; rm d/one/tokenizer.json; cp d/split/tokenizer.json d/one
 expect "a resume with another tokenizer beside the same tokens" exits 65 'the tokenizer of the data is not the tokenizer of the checkpoint, moved/.*: their merges differ' \
     small run.dir=moved data.train=d/one/train_000000.bin data.val=d/one/val_000000.bin run.steps=3
 small run.dir=moved data.train=d/one/train_000000.bin data.val=d/one/val_000000.bin run.steps=3 'run.allow_change=["data.train"]' > out 2>&1; ok $? "unless it is allowed, as the message says"
 "$TRAIN" tokenize text.txt out=bytes val=0 > /dev/null; rm d/two/tokenizer.json
-expect "tokens of two sizes of vocabulary, without their tokenizers" exits 65 'several tokenizers: of 280 ids by d/two/tokens.json, of 256 by bytes/tokens.json' \
+expect "tokens of two sizes of vocabulary, without their tokenizers" exits 65 'several tokenizers: one of 280 ids, according to d/two/tokens.json, and one of 256 ids, according to bytes/tokens.json' \
     small run.dir=x 'data.train=["d/two/train_*.bin","bytes/train_*.bin"]' data.val=
 
 # --- shards that are links: the files of their own folder count where there are none beside the link

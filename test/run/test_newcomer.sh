@@ -20,7 +20,7 @@ expect "nothing was begun" [ ! -e "$WORK/x" ]
 # A message says so.
 quiet train run.dir="$WORK/more"
 expect "run.steps raised on resume" told train run.dir="$WORK/more" run.steps=24
-expect "both rates are said" said "run.steps is 24, in the checkpoint 12: the learning rate of step 13 is [0-9.e-]+, and was to be 1.000e-04"
+expect "both rates are said" said "run.steps is 24, in the checkpoint 12: the learning rate of step 13 is [0-9.e-]+, and with the old run.steps it would be 1.000e-04"
 expect "eval.tokens changed on resume" told train run.dir="$WORK/more" run.steps=26 eval.tokens=800 schedule.name=constant run.allow_change=schedule
 expect "is said" said "eval.tokens is 800, in the checkpoint 400: from step 24 on"
 expect "as it was: nothing is said" eval 'told train run.dir="$WORK/more" run.steps=26 eval.tokens=800 schedule.name=constant; ! said warning'

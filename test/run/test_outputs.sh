@@ -93,7 +93,7 @@ fault "a folder that is a file" 74 "tokenize: cannot write text.txt: .*; give an
 fault "no folder for a picture" 74 "plot: cannot write w/none/a.svg: w/none/a.svg.lock: No such file or directory; give another out=" plot run out=w/none/a.svg
 expect "nothing is left of any of them" [ -z "$(locks)$(ls w | grep new)" ]
 echo mine > w/b.svg.lock
-fault "a file of the lock's name" 64 "w/b.svg.lock is in the way: it is no lock of this program; move it away" plot run out=w/b.svg
+fault "a file of the lock's name" 64 "w/b.svg.lock has the name of a lock of this program but is something else; move it away" plot run out=w/b.svg
 expect "it stays as it is" [ "$(cat w/b.svg.lock)" = mine ]
 mkdir shut; chmod 555 shut; chmod 755 "$WORK"
 if setpriv --reuid=65534 --regid=65534 --clear-groups test -r "$WORK/text.txt" -a -x "$TRAIN" 2> /dev/null; then

@@ -10,9 +10,9 @@ expect "plan counts attention's FLOPs by its heads" plan_says 'compute +589 kFLO
 FROM="model.init_from=$(last run) run.dir=$WORK/x"
 # shellcheck disable=SC2086
 from() { mine $FROM "$@"; }
-expect "other weights: heads of another size" exits 65 'model.n_head = 4, ours 2' from model.n_head=2 model.n_kv_head=1 model.head_dim=48
-expect "other weights: heads of the plain size" exits 65 'model.head_dim = 24, ours 16' from model.head_dim=0
-expect "other weights: epsilon" exits 65 'model.norm_eps = 1e-06, ours 1e-05' from model.norm_eps=1e-5
+expect "other weights: heads of another size" exits 65 'model.n_head = 4, but the config of this run has 2' from model.n_head=2 model.n_kv_head=1 model.head_dim=48
+expect "other weights: heads of the plain size" exits 65 'model.head_dim = 24, but the config of this run has 16' from model.head_dim=0
+expect "other weights: epsilon" exits 65 'model.norm_eps = 1e-06, but the config of this run has 1e-05' from model.norm_eps=1e-5
 expect "other weights: llama takes none of qwen3" exits 65 'model_type is .*qwen3.*model.arch is llama' from model.arch=llama
 sed -i 's/"use_sliding_window": false/"use_sliding_window": true/; s/"sliding_window": null/"sliding_window": 3, "max_window_layers": 0/' "$(last from | sed s/12$/01/)/config.json"
 expect "a window is refused" exits 65 'use_sliding_window is true; only false is supported' mine model.init_from="$WORK/from/checkpoints/step_00000001" run.dir="$WORK/x"

@@ -40,9 +40,9 @@ expect "of few experts, too" [ "$(collapses 4)" -eq 1 ]
 FROM="model.init_from=$(last run) run.dir=$WORK/x"
 # shellcheck disable=SC2086
 from() { mine $FROM "$@"; }
-expect "other weights: fewer experts of a token" exits 65 'this model has moe.top_k = 2, ours 1' from moe.top_k=1
+expect "other weights: fewer experts of a token" exits 65 'this model has moe.top_k = 2, but the config of this run has 1' from moe.top_k=1
 expect "other weights: plain weights of experts" exits 65 \
-    'this model has moe.norm_top_k = true, ours false .*: give moe.norm_top_k=true' from moe.norm_top_k=false
+    'this model has moe.norm_top_k = true, but the config of this run has false: set moe.norm_top_k=true' from moe.norm_top_k=false
 expect "other weights: a bias that is not used" exits 65 'e_score_correction_bias.* is not part of this model' from moe.balance=none
 expect "a resume with other experts" exits 64 'moe.top_k is 1, in the checkpoint 2' mine run.dir="$WORK/run" moe.top_k=1
 expect "tensor ranks are refused" exits 64 'parallel.tensor = 2: no matrix of an expert is divided' \

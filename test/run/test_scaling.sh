@@ -38,7 +38,7 @@ expect "no export of a soft cap" exits 65 "logit_softcap = 5" "$TRAIN" export "$
 expect "export of µP: a plain model" quiet "$TRAIN" export "$WORK/model.mup_base_n_embd=21" out="$WORK/hf"
 expect "config.json names the kind" grep -q '"model_type": "gpt2_softcap"' "$WORK/one/checkpoints/step_00000006/config.json"
 expect "and the spread" grep -q '"initializer_range": 0.04' "$WORK/one/checkpoints/step_00000006/config.json"
-expect "weights of a capped model want the cap" exits 65 "give model.logit_softcap=5" train run.dir="$WORK/from" run.steps=1 model.n_head=2 model.init_from="$WORK/one"
+expect "weights of a capped model want the cap" exits 65 "set model.logit_softcap=5" train run.dir="$WORK/from" run.steps=1 model.n_head=2 model.init_from="$WORK/one"
 expect "and take it" quiet train run.dir="$WORK/from" run.steps=1 model.n_head=2 model.init_from="$WORK/one" model.logit_softcap=5
 
 expect "a resume keeps the base" exits 64 "model.mup_base_n_embd is 0, in the checkpoint 21" train run.dir="$WORK/one" run.steps=8 model.n_head=2 \

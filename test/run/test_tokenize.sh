@@ -78,7 +78,7 @@ interrupted() {
     within 30 [ -s "$begun" ]
     expect "$name: it has begun" [ -s "$begun" ]
     strike "$signal" $job || return; wait $job
-    expect "  ends with 75, and a line" eval "[ $? = 75 ] && grep -qx 'train_gpt: tokenize: .* was not read to its end, because a signal asks to stop' '$WORK/err'"
+    expect "  ends with 75, and a line" eval "[ $? = 75 ] && grep -qx 'train_gpt: tokenize: .* was not read to its end, because a signal asked to stop' '$WORK/err'"
     expect "  and leaves nothing" [ "$(state "$OUT")" = "$before" ]
     expect "  nor folders that it made" [ ! -e "${begun%/*}" ]
 }
@@ -182,10 +182,10 @@ expect "sample finds it, too" eval '"$TRAIN" sample "$WORK/bpe-run" prompt="the 
 expect "a folder with a star means the shards in it" quiet train $MODEL data.train="$B2/*" data.val= run.dir="$WORK/star"
 sed 's/"st": /"sx": /' "$WORK/bpe/tokenizer.json" | sed 's/\["s", "t"\]/["s", "x"]/' > "$WORK/other.json"
 expect "a tokenizer that is not the data's" exits 65 "other.json is not the tokenizer of the data, $B2/tokenizer.json: from id 263 on" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/other.json"
-expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids, but by $OUT/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" train model.vocab_size=265 data.train="$OUT/train_*.bin" data.val= run.dir="$WORK/x" data.tokenizer="$WORK/bpe/tokenizer.json"
-expect "  data.val, too" exits 65 "bpe-shards/tokenizer.json has 265 ids, but by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
-expect "  in check and in eval" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
-expect "  and of a trained model" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
+expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids, but according to $OUT/tokens.json the tokens beside that file were made with another tokenizer, of 256 ids" train model.vocab_size=265 data.train="$OUT/train_*.bin" data.val= run.dir="$WORK/x" data.tokenizer="$WORK/bpe/tokenizer.json"
+expect "  data.val, too" exits 65 "bpe-shards/tokenizer.json has 265 ids, but according to $WORK/data/tokens.json the tokens beside that file were made with another tokenizer, of 256 ids" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
+expect "  in check and in eval" exits 65 "according to $WORK/data/tokens.json the tokens beside that file were made with another tokenizer, of 256 ids" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
+expect "  and of a trained model" exits 65 "according to $WORK/data/tokens.json the tokens beside that file were made with another tokenizer, of 256 ids" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
 # Files next to a tokenizer are copied: the begin token's config as it is, a packed tokenizer unpacked.
 cp -r "$WORK/bpe" "$WORK/begin"; echo '{"bos_token": "<|endoftext|>", "add_bos_token": true}' > "$WORK/begin/tokenizer_config.json"
 for form in begin begin/tokenizer.json; do
@@ -228,7 +228,7 @@ expect "a packed .tiktoken" quietly tokenizer="$WORK/gpt2.tiktoken.gz"
 expect "  is plain beside the shards, and found there" eval 'grep -q "^dGg= 256$" "$WORK/formed/gpt2.tiktoken" && "$TRAIN" inspect "$WORK/formed/train_000000.bin" | grep -q "^begins .*the "'
 rm -rf "$WORK/formed"
 expect "a model of SentencePiece is called that" exits 65 'tokenizer.model is a model of SentencePiece, which is not read: name tokenizer.json' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces/tokenizer.model"
-expect "  and its folder" exits 65 'pieces holds no tokenizer that is read: tokenizer.model is of SentencePiece' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces"
+expect "  and its folder" exits 65 'pieces holds no tokenizer that this program reads: its tokenizer.model is a tokenizer of SentencePiece' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces"
 bzip2 -c "$WORK/bpe/tokenizer.json" > "$WORK/t.json.bz2" 2> /dev/null &&
     expect "a tokenizer packed by bzip2: one sentence with its command" exits 65 "t.json.bz2 is packed by bzip2, which is not read: bzip2 -dc < $WORK/t.json.bz2 > NEW unpacks it$" tokenize "$text" out="$WORK/formed" tokenizer="$WORK/t.json.bz2"
 # a model with more ids than 256 can be trained on bytes

@@ -162,7 +162,7 @@ static void test_lost_hosts(void **state) {
     comm_barrier(world);
     Caught c = catch_stderr();
     EXPECT_ON_ALL(checkpoint_resume(&f.state).step == 5);
-    EXPECT_ON_ALL(said(c, "the copies in memory of step 7 are of no use: ") == 1);
+    EXPECT_ON_ALL(said(c, "the copies in memory of step 7 are not used, because only ") == 1);
     expect_resume(&f, 5);
 }
 

@@ -171,7 +171,7 @@ static void test_falls_back(void **state) {
     assert_int_equal(child_lines(&c), 1);
     assert_non_null(strstr(c.said, "step_00000003 is passed over: model.safetensors is damaged"));
     flip_bit("step_00000002/optimizer.safetensors", -5);
-    expect_refusal("", EXIT_DATA, "verifies (of 2; step_00000003:"); /* only two are left to verify, because
+    expect_refusal("", EXIT_DATA, "undamaged (of 2; step_00000003:"); /* only two are left to verify, because
                                                                       * checkpoint.keep is 2 and step 1 was deleted */
     flip_bit("step_00000003/model.safetensors", -5);
     assert_int_equal(resume("", 3).code, 0);
@@ -515,7 +515,7 @@ static void test_rolling_back(void **state) {
     flip_bit("step_00000001/model.safetensors", -5);
     Child c = child_run(roll_back_piece, &none);
     assert_int_equal(c.code, EXIT_DATA);
-    assert_non_null(strstr(c.said, "verifies (of 2; step_00000002:"));
+    assert_non_null(strstr(c.said, "undamaged (of 2; step_00000002:"));
 }
 
 static void test_find(void **state) {

@@ -197,7 +197,7 @@ static void test_a_step_that_cannot_be_read_is_not_passed_over(void **state) {
     assert_int_equal(c.code, EXIT_IO);
     assert_non_null(
         strstr(c.said,
-               "step_00000002: cannot read model.safetensors: Input/output error; nothing is changed: mend that and start again"));
+               "step_00000002: cannot read model.safetensors: Input/output error; no file was changed. Remove this fault and start the same command again"));
 }
 
 /* --- a write that puts down other bytes and returns success ------------------------------------------------------- */

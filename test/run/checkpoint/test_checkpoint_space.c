@@ -111,7 +111,7 @@ static void test_other_leftovers_are_kept(void **state) {
     capacity = 100.0;
     Child c = start(2, 10);
     assert_int_equal(c.code, 0);
-    if (!strstr(c.said, "step_00000020.tmp holds files that no checkpoint has: they are kept in ")) fail_msg("%s", c.said);
+    if (!strstr(c.said, "step_00000020.tmp holds files that are not part of a checkpoint: they are moved to ")) fail_msg("%s", c.said);
     assert_int_equal(access(in_checkpoints("step_00000020.tmp.passed-over/a/b"), F_OK), 0);
 }
 
@@ -224,12 +224,12 @@ static void test_no_folder_of_ours(void **state) {
     static const char *const points_to[] = {"/nonexistent", "/dev/null", "/proc/self/fd"};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(symlink(points_to[i], in_checkpoints("")), 0);
-        expect_refusal(start(2, 0), i < 2 ? "checkpoints is no folder (a file, or a link to nothing): move it away"
+        expect_refusal(start(2, 0), i < 2 ? "checkpoints is not a folder but a file, or a link to nothing: move it away"
                                           : "checkpoints/.probe: cannot write");
         assert_int_equal(unlink(in_checkpoints("")), 0);
     }
     fclose(fopen(in_checkpoints(""), "w"));
-    expect_refusal(start(2, 0), "checkpoints is no folder");
+    expect_refusal(start(2, 0), "checkpoints is not a folder");
     assert_int_equal(unlink(in_checkpoints("")), 0);
     mkdir(path_of("%s/elsewhere", dir).text, 0777);
     assert_int_equal(symlink("elsewhere", in_checkpoints("")), 0);

@@ -45,8 +45,8 @@ static void test_an_index_is_read(void **state) {
 static void test_others_are_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
-        {"", "is broken, line 1 column 1"},
-        {"{\"weight_map\":{\"a\":\"x.safetensors\"}", "is broken"},
+        {"", "is damaged (line 1 column 1"},
+        {"{\"weight_map\":{\"a\":\"x.safetensors\"}", "is damaged (line"},
         {"{\"weight_map\":{\"a\":\"x.safetensors\",\"a\":\"y.safetensors\"}}", "duplicate key \"weight_map.a\""},
         {"{\"metadata\":{}}", "has no weight_map"},
         {"[]", "has no weight_map"},
