@@ -190,7 +190,8 @@ static void refuse_too_large(const Run *r) {
     int64_t fits = plan_largest_micro_batch(c, p, available + p->library_bytes);
     size_t  block = plan_make(&leaner, p->act, p->ranks).device_bytes - p->library_bytes;
     fail(EXIT_MEMORY,
-         "%s has %s free%s and this run takes %s: batch.micro_batch = %lld %s, memory.recompute = \"block\" takes %s",
+         "%s has %s free%s and this run takes %s: batch.micro_batch = %lld %s; with memory.recompute = \"block\" the "
+         "run takes %s",
          device_name(), bytes_text((double)available).text, sharing > 1 ? " for each rank" : "",
          bytes_text((double)wanted).text, (long long)(fits > 0 ? fits : 1),
          fits > 0 ? "is the largest that fits" : "does not fit either", bytes_text((double)block).text);

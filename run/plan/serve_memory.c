@@ -61,7 +61,7 @@ static void check_memory(const Config *c, int part) {
         fail(EXIT_MEMORY,
              "a server of %s takes %s of memory, more than this machine has free (lower outer.least_islands, or name "
              "more servers in outer.server): %s for weights, %s for the copy of checkpoints, %s for changes "
-             "(outer.compress), %s for deltas (outer.least_islands = %lld)",
+             "that training jobs fetch (outer.compress), %s for those that they send (outer.least_islands = %lld)",
              part > 0 ? "a part of this model" : "this model", bytes_text((double)b.all).text,
              bytes_text((double)b.weights).text, bytes_text((double)b.copy).text, bytes_text((double)b.changes).text,
              bytes_text((double)b.deltas).text, (long long)c->outer.least_islands);

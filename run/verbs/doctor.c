@@ -270,8 +270,8 @@ static const VerbKey DOCTOR_KEYS[] = {
 static int verb_doctor(int words, char **word) {
     if (words > 0) dir = word[0];
     if (words > 0 && !io_is_folder(dir))
-        fail(EXIT_CONFIG, "doctor: %s is no folder: give one, as in doctor runs, or run.dir=FOLDER for one to be made",
-             dir);
+        fail(EXIT_CONFIG,
+             "doctor: %s is no folder: give one that exists, or run.dir=%s for a folder that a run will make", dir, dir);
     check_processor();
     check_memory();
     check_gpu();

@@ -78,7 +78,7 @@ static void refuse_full_folder(const Export *e) {
     if (lstat(e->out.text, &st) < 0) return;
     DIR *folder = S_ISDIR(st.st_mode) ? opendir(e->out.text) : NULL;
     if (!folder)
-        fail(EXIT_CONFIG, "export: %s exists, and is no folder that can be read: choose another out=", e->out.text);
+        fail(EXIT_CONFIG, "export: %s exists, and is not a folder that can be read: choose another out=", e->out.text);
     while (readdir(folder)) entries++;
     closedir(folder);
     if (entries > 2) /* the folder has entries besides "." and ".." */

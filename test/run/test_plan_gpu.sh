@@ -58,7 +58,7 @@ refuses "more GPUs than a node has" "nodes=2 or more" gpu=h100 ranks=16 nodes=1
 refuses "a card and a cluster" "one of them" gpu=h100 cluster=here
 refuses "a price of nothing" "price=-1" gpu=h100 price=-1
 refuses "a price of this machine" "gpu=" price=2
-refuses "the memory of this machine, and a card" "one of them" gpu=h100 memory=80GiB
+refuses "the memory of this machine, and a card" "leave out either" gpu=h100 memory=80GiB
 refuses "kernels, in a build of the CPU's" "make BACKEND=emu" gpu=h100 kernels=true
 refuses "kernels without a card" "gpu=h100" kernels=true
 refuses "rates without kernels" "rates=mine.json is read only with kernels=true" gpu=h100 rates=mine.json

@@ -27,7 +27,7 @@ printf '{"kind":"train","step":1,"tokens":64,"loss":5.5,"lr":0.01,"grad_norm":0.
 : > empty/metrics.jsonl
 expect "a torn last line is not yet a step" quiet plot torn csv=torn.csv
 expect "and the others are all there" [ "$(wc -l < torn.csv)" -eq $((1 + 12 + 3)) ]
-expect "a log of an older program has no hours" exits 65 "old/metrics.jsonl has no hours at step 1 .*x=steps" plot one old x=hours
+expect "a log of an older program has no hours" exits 65 "old/metrics.jsonl has no hours at step 1, .*x=steps" plot one old x=hours
 expect "and is drawn over tokens" quiet plot one old
 expect "a folder without a log" exits 65 "none is not the folder of a run, because there is no none/metrics.jsonl" plot one none
 expect "a log without a step" exits 65 "empty/metrics.jsonl holds no step" plot empty

@@ -15,7 +15,7 @@ quiet train run.dir="$WORK/whole"
 begins train_ranks 2 run.dir="$WORK/eval" data.val="$WORK/data/long_*.bin" eval.tokens=0
 await '^start '; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"
 stops "USR1 in a long evaluation" 75
-expect "it is cut short, and not logged" [ "$(grep -c 'evaluation .*step 0 waits' "$WORK/out")" -eq 1 -a "$(grep -c '"kind":"eval"' "$WORK/eval/metrics.jsonl")" -eq 0 ]
+expect "it is cut short, and not logged" [ "$(grep -c 'evaluation .*step 0 stops' "$WORK/out")" -eq 1 -a "$(grep -c '"kind":"eval"' "$WORK/eval/metrics.jsonl")" -eq 0 ]
 expect "a checkpoint is there even before the first step" [ "$(ls "$WORK/eval/checkpoints")" = step_00000000 ]
 train run.dir="$WORK/eval" > "$WORK/out"
 expect "whoever goes on evaluates first" [ "$(steps_of "$WORK/eval" eval)" = "0 6 12 " ]

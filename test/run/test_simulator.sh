@@ -47,9 +47,9 @@ echo '{"gpus_per_node": 8, "gpu": {"name": "G"}}' > "$WORK/bad.json"
 refuses "a cluster with faults" 64 "bad.json:" ranks=8 cluster="$WORK/bad.json"
 refuses "a search without a cluster" 64 "cluster=" ranks=8 search=true
 refuses "json without a cluster" 64 "cluster=" ranks=8 json=true
-refuses "the memory of a machine, and a cluster" 64 "one of them" ranks=8 cluster=dgx-h100 memory=80GiB
-refuses "a ledger, and a cluster" 64 "one of them" ranks=8 cluster=dgx-h100 ledger=true
-refuses "fewer ranks and another grid" 64 "one of them" ranks=8 cluster=dgx-h100 search=true fit=true
+refuses "the memory of a machine, and a cluster" 64 "leave out either" ranks=8 cluster=dgx-h100 memory=80GiB
+refuses "a ledger, and a cluster" 64 "leave out either" ranks=8 cluster=dgx-h100 ledger=true
+refuses "fewer ranks and another grid" 64 "give either fit=true" ranks=8 cluster=dgx-h100 search=true fit=true
 refuses "fewer ranks than any grid of the config" 64 "parallel.tensor" ranks=3 fit=true json=true parallel.tensor=4
 refuses "more ranks than are taken" 64 "1048576" ranks=1048577 cluster=dgx-h100
 refuses "hours that are none" 64 "mtbf_hours=" ranks=8 cluster=dgx-h100 mtbf_hours=-1

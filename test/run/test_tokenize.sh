@@ -237,7 +237,7 @@ train model.vocab_size=304 run.dir="$WORK/wide" run.steps=1 eval.every=0 > "$WOR
 expect "  as bytes" grep -q '^the quick' "$WORK/out"
 cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json"
 train model.vocab_size=304 run.dir="$WORK/bare-run" run.steps=1 eval.every=0 data.train="$WORK/bare/train_*.bin" data.val= > "$WORK/out" 2>&1; ok $? "tokens without notes"
-expect "  are ids" exits 64 'has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE' "$TRAIN" sample "$WORK/bare-run" prompt="the quick" tokens=4
+expect "  are ids" exits 64 'has token ids only, no tokenizer that takes text: give tokenizer=FOLDER_OR_FILE' "$TRAIN" sample "$WORK/bare-run" prompt="the quick" tokens=4
 "$TRAIN" sample "$WORK/bare-run" prompt="the quick" tokens=4 tokenizer="$WORK/wide/checkpoints/step_00000001" > "$WORK/out" 2> "$WORK/err"; ok $? "  and the key of the message helps"
 mkdir "$WORK/unnoted"; cp "$WORK/data/"*.bin "$WORK/unnoted"
 expect "without notes nothing is known" quiet train $MODEL data.val="$WORK/unnoted/val_*.bin" run.dir="$WORK/unnoted-run" run.steps=1
