@@ -43,11 +43,7 @@ PY
 
 expect "a server needs an address" exits 64 'outer.server is ""' "$TRAIN" serve tiny.json
 expect "a server does not stop at run.stop_step" exits 64 'run.stop_step=0' "$TRAIN" serve tiny.json outer.server=127.0.0.1:1 outer.every=2 run.stop_step=4
-<<<<<<< HEAD
 expect "a server needs a config" exits 64 'serve: it needs a config file' "$TRAIN" serve
-=======
-expect "a server needs a config" exits 64 'serve: it needs a config' "$TRAIN" serve
->>>>>>> msg2
 
 # --- two islands, six rounds; x as Nesterov has it ---------------------------------------------------------------------
 serve whole $PORT outer.least_islands=2
