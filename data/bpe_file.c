@@ -92,7 +92,8 @@ PRINTF_LIKE(2, 3) static int refuse(const Reading *r, const char *fmt, ...) {
 
 static int refuse_part(const Reading *r, const char *part, const char *what) {
     return refuse(r, ": its part \"%s\" (%.*s) is not supported; supported is byte-level BPE, split by ByteLevel, "
-                  "Split and Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON, part, SHOWN, what);
+                  "Split and Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON,
+                  part, SHOWN, what);
 }
 
 /* Adds a line about a member of the file that is not used, for a warning. */

@@ -501,8 +501,8 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     if (fd >= 0) io_close(fd);
     if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", name, io_error_text(rc));
     if (start_bytes >= 8 && memcmp(start, OLD_INDEX, 8) == 0)
-        SAY(EXIT_DATA, "%s has an index of an older Megatron (%s, TNTIDX), which is not read: make both again with its "
-            "present tools, or, if the tokens are uint16, move the index away", path, name);
+        SAY(EXIT_DATA, "%s has an index of an older Megatron (%s, TNTIDX), which is not read: make the .bin "
+            "and the .idx again with Megatron's present tools, or, if the tokens are uint16, move the index away", path, name);
     if (!is_index)
         SAY(EXIT_DATA,
             "%s lies where a Megatron index of %s would, and is none%s: copy or make it again, or, if the tokens are "
