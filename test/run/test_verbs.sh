@@ -106,7 +106,7 @@ for task in 0 1 2; do
 done
 for variable in OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK; do
     rm -rf prepared_0
-    says "$variable=1 without its launcher is named, and the verb done" 0 "$variable=1 is set, but no launcher" env $variable=1 "$TRAIN" tokenize part_0.txt out=prepared_0 val=0
+    says "$variable=1 without its launcher is named, and the verb done" 0 "$variable=1 says that a launcher" env $variable=1 "$TRAIN" tokenize part_0.txt out=prepared_0 val=0
     says "its shard is there" 0 'part 0' bash -c "tail -c +1025 prepared_0/train_000000.bin | tr -d '\\0'"
 done
 [ -e runs ] && echo "not ok nothing is written" || echo "ok nothing is written"
