@@ -78,7 +78,7 @@ interrupted() {
     within 30 [ -s "$begun" ]
     expect "$name: it has begun" [ -s "$begun" ]
     strike "$signal" $job || return; wait $job
-    expect "  ends with 75, and a line" eval "[ $? = 75 ] && grep -qx 'train_gpt: tokenize: .* was not read to its end, because a signal asked to stop' '$WORK/err'"
+    expect "  ends with 75, and a line" eval "[ $? = 75 ] && grep -qx 'train_gpt: tokenize: .* was not read to its end, because a signal asked the program to stop' '$WORK/err'"
     expect "  and leaves nothing" [ "$(state "$OUT")" = "$before" ]
     expect "  nor folders that it made" [ ! -e "${begun%/*}" ]
 }
@@ -227,7 +227,7 @@ rm -rf "$WORK/formed"
 expect "a packed .tiktoken" quietly tokenizer="$WORK/gpt2.tiktoken.gz"
 expect "  is plain beside the shards, and found there" eval 'grep -q "^dGg= 256$" "$WORK/formed/gpt2.tiktoken" && "$TRAIN" inspect "$WORK/formed/train_000000.bin" | grep -q "^begins .*the "'
 rm -rf "$WORK/formed"
-expect "a model of SentencePiece is called that" exits 65 'tokenizer.model is a model of SentencePiece, which is not read: name tokenizer.json' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces/tokenizer.model"
+expect "a model of SentencePiece is called that" exits 65 'tokenizer.model is a model of SentencePiece, which is not read: ' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces/tokenizer.model"
 expect "  and its folder" exits 65 'pieces holds no tokenizer that this program reads: its tokenizer.model is a tokenizer of SentencePiece' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces"
 bzip2 -c "$WORK/bpe/tokenizer.json" > "$WORK/t.json.bz2" 2> /dev/null &&
     expect "a tokenizer packed by bzip2: one sentence with its command" exits 65 "t.json.bz2 is packed by bzip2, which is not read: bzip2 -dc < $WORK/t.json.bz2 > NEW unpacks it$" tokenize "$text" out="$WORK/formed" tokenizer="$WORK/t.json.bz2"
