@@ -22,7 +22,7 @@ typedef struct { Graph graph; int runs, has_joined; } BlockGraph;
  * micro-batch and add to them in another. */
 typedef enum { GRAPH_FORWARD, GRAPH_SETS, GRAPH_ADDS, GRAPHS } GraphKind;
 
-/* What is kept of a block for one micro-batch in flight. */
+/* Memory that one micro-batch in flight needs of a block: its activations and its CUDA graphs. */
 typedef struct {
     void      *acts;                 /* owned: the struct of activations of the block's kind */
     BlockGraph graph[GRAPHS];        /* owned */

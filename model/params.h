@@ -61,8 +61,8 @@ typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM
  * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. µP multiplies both by
  * a factor. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
-/* What models of one source file differ in, as a set. A row of a table with `needs` exists only in models that have all
- * of these traits (kind_has in model/block.h). */
+/* Traits in which models of one source file differ, as bits of a set. A row of a table with `needs` exists only in
+ * models that have all the traits in `needs` (kind_has in model/block.h). */
 typedef enum {
     HAS_MLP = 1, HAS_EXPERTS = 2, /* the second half of a block: one MLP, or experts            */
     HAS_HEAD_NORMS = 4,           /* each head of q and k has a norm                            */

@@ -152,7 +152,7 @@ static int next_phase(Saver *s) {
         return 0;
     }
     if (s->phase == PHASE_FOLDER) {
-        int64_t is_saved = s->save.is_saved; /* only rank 0 knows, so it tells the others */
+        int64_t is_saved = s->save.is_saved; /* rank 0 alone knows, and sends it to the others */
         comm_broadcast(s->state->comm, &is_saved, sizeof is_saved, 0);
         if (!is_saved) begin_phase(s, PHASE_PIECES, 1);
         if (!is_saved) return 0;

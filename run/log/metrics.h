@@ -33,8 +33,8 @@ typedef struct {
     int64_t source_tokens[BLEND_SOURCES]; /* tokens of each source so far, in the order of training */
 } StepMetrics;
 
-/* Adds a number to the line of a step. tag: its name in TensorBoard, such as "train/epochs". What follows the last
- * slash is its key in the line. A new number needs this call, and its row in docs/looking-at-runs.md. */
+/* Adds a number to the line of a step. tag: its name in TensorBoard, such as "train/epochs". The part
+ * after the last slash is its key in the line. A new number needs this call, and its row in docs/looking-at-runs.md. */
 void metric_add(StepMetrics *s, const char *tag, double value);
 
 /* Numbers of a round of islands (jobs that train one model through a server, run/outer/). The server or an island logs

@@ -47,7 +47,7 @@ void  peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems);
 void  peers_wait(Peers *p, int listening, double ms);
 void  peers_remove(Peers *p, int i); /* closes connection number i and removes it from the list */
 
-/* Sends REFUSE, the last message to this peer. What the peer sends from now on is dropped. */
+/* Sends REFUSE, the last message to this peer. The server drops all later messages of the peer. */
 void  peer_refuse(Peer *p, int code, const char *why);
 
 #endif

@@ -49,7 +49,7 @@ typedef struct {
     int          may_repeat;      /* 1 if the key may be given several times */
 } VerbKey;
 
-/* What the words of a command line may be that are no keys of the verb. They are paths, unless least is VERB_CONFIG. A
+/* Limits on the words of a command line that are no keys of the verb. They are paths, unless least is VERB_CONFIG. A
  * word that looks like a key is refused, unless a file of that name exists. Such a file is given as ./key=value. */
 enum { VERB_CONFIG = -1 }; /* a config file, and then any number of keys of the config, which the config checks */
 typedef struct {
