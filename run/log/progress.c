@@ -139,7 +139,9 @@ void progress_step(Progress *p, const StepMetrics *s) {
     if (s->mesh.size[AXIS_STAGE] > 1)
         add(&f, 6, DIM "bubble" RESET " %3.0f%%", 100.0 * s->exchange.waited_ms[AXIS_STAGE] / s->ms);
     add(&f, 7, "%s" DIM " GiB" RESET, fixed((double)s->memory_bytes / 1073741824.0, 4, 2).text);
-    add(&f, 8, "%s" DIM "ms" RESET, fixed(s->ms, 4, 1).text);
+    int is_long = s->ms >= 9999.5; /* such a step is printed in seconds, in the same six columns */
+    add(&f, 8, "%s" DIM "%s" RESET, fixed(is_long ? s->ms * 1e-3 : s->ms, is_long ? 5 : 4, 1).text,
+        is_long ? "s" : "ms");
     add_gpu(&f, &s->gpu);
     add(&f, 1, DIM "ETA" RESET " %6s", eta);
     join(&f, line);

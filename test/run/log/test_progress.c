@@ -295,7 +295,7 @@ static void the_last_step_is_the_one_to_stop_at(void **state) {
     char line[512];
     capture(steps_to_an_early_end, 0);
     const char *at = out;
-    assert_true(next_line(&at, line) && strstr(line, "step   1/600"));
+    assert_true(next_line(&at, line) && strstr(line, "step   1/600") && strstr(line, " GiB |  20.0s | ETA"));
     assert_true(next_line(&at, line) && strstr(line, "step   5/600") && strstr(line, "ETA    40s"));
     assert_true(next_line(&at, line) && strstr(line, "step   7/600") && strstr(line, "ETA     0s"));
 }
