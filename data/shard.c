@@ -81,7 +81,7 @@ const char *shard_text_kind(const uint8_t *data, size_t bytes) {
  * leave free: high halves that are 0, bits after the binary point that are 0, bytes that vary less than they should. A
  * test passes only if every number obeys it and enough numbers show it. So uint16 tokens of any vocabulary pass with a
  * chance below 2^-16. */
-enum { INTEGERS, FLOATS, BFLOATS, TRIPLES, SWAPPED, BYTES };
+enum { INTEGERS, FLOATS, BFLOATS, TRIPLES, REALS, BREALS, SWAPPED, BYTES };
 
 /* Wider types first: 64-bit numbers obey the test of 32-bit ones, too. Floats first, because small ones in big-endian
  * order obey the test of uint32. */
@@ -100,6 +100,14 @@ static const NumberType TYPES[] = {
     {"big-endian float16 numbers", NULL, 2, 1, FLOATS},
     {"bfloat16 numbers", NULL, 2, 0, BFLOATS},
     {"big-endian bfloat16 numbers", NULL, 2, 1, BFLOATS},
+    {"float64 numbers with fractions", NULL, 8, 0, REALS},
+    {"big-endian float64 numbers with fractions", NULL, 8, 1, REALS},
+    {"float32 numbers with fractions", NULL, 4, 0, REALS},
+    {"big-endian float32 numbers with fractions", NULL, 4, 1, REALS},
+    {"bfloat16 numbers with fractions", NULL, 2, 0, BREALS},
+    {"big-endian bfloat16 numbers with fractions", NULL, 2, 1, BREALS},
+    {"float16 numbers with fractions", NULL, 2, 0, REALS},
+    {"big-endian float16 numbers with fractions", NULL, 2, 1, REALS},
     {"big-endian uint16 numbers", ">u2", 2, 1, SWAPPED},
     {"bytes", "u1", 1, 0, BYTES},
 };
@@ -111,9 +119,16 @@ enum {
     SEEN = 4096            /* fewest 16-bit numbers by which the spread of bytes is judged */
 };
 
+static uint64_t bits_of(const NumberType *t, const uint8_t *number) {
+    uint64_t bits = 0;
+    for (int k = 0; k < t->bytes; k++) bits |= (uint64_t)number[k] << 8 * (t->is_big ? t->bytes - 1 - k : k);
+    return bits;
+}
+
 /* Returns the value of a number's bits; infinity for a float of 16 bits whose exponent is full. */
 static double value_of(const NumberType *t, uint64_t bits) {
-    const int mantissa_bits = t->form == BFLOATS ? 7 : 10, bias = t->form == BFLOATS ? 127 : 15;
+    const int is_bfloat = t->form == BFLOATS || t->form == BREALS;
+    const int mantissa_bits = is_bfloat ? 7 : 10, bias = is_bfloat ? 127 : 15;
     uint32_t  low = (uint32_t)bits;
     float     narrow;
     double    v;
@@ -136,10 +151,9 @@ static int are_whole(const NumberType *t, const uint8_t *data, size_t count, int
     size_t    shown = 0, shown_wide = 0;
     const int is_half = t->bytes == 2;
     int       is_wide = 0, places = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t bits = 0;
-        for (int k = 0; k < t->bytes; k++) bits |= (uint64_t)*data++ << 8 * (t->is_big ? t->bytes - 1 - k : k);
-        double v = value_of(t, bits);
+    for (size_t i = 0; i < count; i++, data += t->bytes) {
+        uint64_t bits = bits_of(t, data);
+        double   v = value_of(t, bits);
         if (is_half && bits == 0x7c00 && t->form == FLOATS) continue; /* infinity stands for an id over 65,504 */
         if (v != floor(v) || !(v >= -LEAST_NEGATIVE && v < MOST_ID) || (is_half && bits == 0x8000)) return 0;
         *has_negatives |= v < 0;
@@ -171,6 +185,31 @@ static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
 
 /* How often each first and each second byte of 16-bit numbers occurs. */
 typedef struct { double count[2][256]; double numbers; } Spread;
+static double entropy(const Spread *s, int which);
+
+/* Returns 1 for floats as weights and activations are: 0, or of a size that leaves most exponents unused. Floats of 32
+ * and 64 bits must have mantissas of which two bytes take all values alike. Of those of 16 bits this holds for one byte,
+ * and they must have both signs often, and many values: as uint16 tokens they would be of a large vocabulary that leaves
+ * out all ids of its middle. */
+static int are_reals(const NumberType *t, const uint8_t *data, size_t count) {
+    const int is_short = t->bytes == 2;
+    double    most = t->form == BREALS || !is_short ? 0x1p20 : 32, least = is_short && t->form == REALS ? 0 : 0x1p-40;
+    size_t    below = 0, kinds = 0;
+    uint8_t   seen[1 << 13] = {0}; /* a bit for each value of these two bytes: 1 if it has occurred */
+    Spread    spread = {{{0}}, 0};
+    for (size_t i = 0; i < count; i++, data += t->bytes) {
+        uint64_t bits = bits_of(t, data), part = bits >> (t->bytes == 8 ? 32 : 0) & 0xffff;
+        uint8_t *byte = &seen[part >> 3], bit = (uint8_t)(1 << (part & 7));
+        double   v = value_of(t, bits);
+        if (v == 0) continue;
+        kinds += !(*byte & bit), *byte |= bit;
+        if (!(fabs(v) >= least && fabs(v) < most)) return 0;
+        below += v < 0, spread.count[0][part & 255]++, spread.count[1][part >> 8]++, spread.numbers++;
+    }
+    if (spread.numbers < SEEN / 4 || kinds < SEEN / 8 || entropy(&spread, 0) < 7.5) return 0;
+    return is_short ? fmin((double)below, spread.numbers - (double)below) > spread.numbers / 8
+                    : entropy(&spread, 1) > 7.5;
+}
 
 /* Counts the bytes of the numbers that are not 0, because zeros of padding would make a vocabulary look uneven. */
 static Spread spread_of(const uint8_t *data, size_t count) {
@@ -227,6 +266,7 @@ const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_n
         if (t->form == TRIPLES   ? are_triples(t, data, count)
             : t->form == SWAPPED ? are_swapped(&spread)
             : t->form == BYTES   ? are_bytes(&spread)
+            : t->form >= REALS   ? are_reals(t, data, count)
                                  : are_whole(t, data, count, has_negatives))
             return t;
     }
@@ -273,6 +313,9 @@ static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_siz
         FAULT("has no header and holds %s, some below 0: these are labels of a loss, where -100 or -1 leaves a token "
               "out; name the file of the input ids, as uint16, or as uint32 for a vocabulary over 65,536",
               *t->name == 'u' ? "int32 numbers" : t->name);
+    if (t->form == REALS || t->form == BREALS)
+        FAULT("has no header and holds %s, as weights have, not tokens: name files of tokens, which ./train_gpt tokenize "
+              "makes from text", t->name);
     if (!t->numpy)
         FAULT("has no header and holds %s, not tokens: this type holds whole numbers only up to %d, so larger ids are "
               "lost; make the file from the text again, as uint16", t->name, t->form == BFLOATS ? 256 : 2048);

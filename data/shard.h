@@ -49,7 +49,7 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
  * other type would pass as tokens where the vocabulary is large. */
 typedef struct {
     const char *name;     /* name of the type for a message: "64-bit numbers" */
-    const char *numpy;    /* numpy dtype that reads the numbers; NULL: the ids cannot be recovered from them */
+    const char *numpy;    /* numpy dtype that reads the numbers; NULL: no ids can be got from them */
     int         bytes;    /* bytes of one number */
     int         is_big;   /* 1 for big-endian numbers */
     int         form;     /* the test in shard.c that detects this type */

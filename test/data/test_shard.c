@@ -4,6 +4,7 @@
 
 #include "data/shard.h"
 
+#include <math.h>
 #include <omp.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -238,6 +239,37 @@ static void other_types_are_refused_by_name(void **state) {
     put_header(start, 20240801, 7, 3);
     for (int i = 0; i < 12; i += 4) put_bits(start + i, (uint64_t)(start[i] | start[i + 1] << 8 | start[i + 2] << 16 | start[i + 3] << 24), 4, 1);
     assert_fault(start, 1024, 1036, "llm.c token shard in big-endian order");
+}
+
+/* Floats that are no ids, as weights are: normal and uniform ones of several sizes, some of them 0. */
+static void floats_with_fractions_are_refused(void **state) {
+    (void)state;
+    static const char *const types[] = {"float64", "float32", "float16", "bfloat16"};
+    enum { N = 5000 };
+    static uint8_t file[8 * N];
+    for (int type = 0; type < 4; type++)
+        for (int is_big = 0; is_big < 2; is_big++)
+            for (int size = 0; size < 3; size++)
+                for (int is_uniform = 0; is_uniform < (type < 2 ? 2 : 1); is_uniform++) {
+                    srand(11);
+                    for (int k = 0; k < N; k++) {
+                        double sum = 0, v = (double)rand() / RAND_MAX;
+                        for (int i = 0; i < 12; i++) sum += (double)rand() / RAND_MAX;
+                        if (!is_uniform) v = sum - 6;
+                        v *= size == 0 ? 1 : size == 1 ? 0.02 : 3;
+                        if (k % 50 == 0) v = 0;
+                        float    single = (float)v;
+                        uint32_t low;
+                        uint64_t wide;
+                        memcpy(&low, &single, 4), memcpy(&wide, &v, 8);
+                        uint64_t half = fabs(v) < 0x1p-14 ? 0 : (low >> 31) << 15 | ((((low >> 23) & 255) - 112) << 10) | ((low >> 13) & 1023);
+                        put_bits(file + k * (type == 0 ? 8 : type == 1 ? 4 : 2), type == 0 ? wide : type == 1 ? low : type == 2 ? half : low >> 16,
+                                 type == 0 ? 8 : type == 1 ? 4 : 2, is_big);
+                    }
+                    const char *said = parse_for(65536, file, (size_t)N * (type == 0 ? 8 : type == 1 ? 4 : 2));
+                    if (!strstr(said, types[type]) || !strstr(said, "with fractions") || (strstr(said, "big-endian") != NULL) != is_big)
+                        fail_msg("%s, big %d, size %d, uniform %d: %s", types[type], is_big, size, is_uniform, said);
+                }
 }
 
 /* Tokens in uint16 are never refused, for vocabularies of every size, with any share of padding and of frequent ids
@@ -633,7 +665,7 @@ int main(void) {
         cmocka_unit_test(text_is_told_from_tokens),
         cmocka_unit_test(wide_text_is_told_from_tokens),
         cmocka_unit_test(other_widths_are_refused_with_their_size),
-        cmocka_unit_test(other_types_are_refused_by_name),
+        cmocka_unit_test(other_types_are_refused_by_name), cmocka_unit_test(floats_with_fractions_are_refused),
         cmocka_unit_test(no_uint16_tokens_are_refused),
         cmocka_unit_test(random_headers_never_point_outside),
         IN_FOLDER(tokens_are_read),
