@@ -100,12 +100,14 @@ int io_open(const char *path, IoOpen how) {
                                 [IO_SHARED] = O_RDWR | WRITE,
                                 [IO_SECRET] = O_WRONLY | O_EXCL | WRITE,
                                 [IO_READ] = O_RDONLY | O_NONBLOCK,
-                                [IO_READ_ANY] = O_RDONLY};
+                                [IO_READ_ANY] = O_RDONLY,
+                                [IO_READ_LATER] = O_RDONLY | O_NONBLOCK};
+    const int is_any = how == IO_READ_ANY || how == IO_READ_LATER;
     struct stat st;
     int         kind = stat(path, &st) == 0 ? io_kind(st.st_mode) : 0;
-    if (kind && (how == IO_READ || (how == IO_READ_ANY && kind == IO_IS_SOCKET))) return -kind;
+    if (kind && (how == IO_READ || (is_any && kind == IO_IS_SOCKET))) return -kind;
     int fd = open_retrying(path, flags[how], how == IO_SECRET ? 0600 : 0666);
-    if (fd < 0 || how == IO_READ_ANY) return fd;
+    if (fd < 0 || is_any) return fd;
     kind = fstat(fd, &st) == 0 ? io_kind(st.st_mode) : errno;
     if (!kind) return fd;
     io_close(fd);

@@ -15,7 +15,8 @@ typedef enum {
     IO_CREATE, IO_APPEND, IO_SHARED /* IO_SHARED: creates the file or keeps an existing one; several processes write
                                      * into it */,
     IO_SECRET /* IO_SECRET: creates a file with mode 600; -EEXIST if the file exists */, IO_READ,
-    IO_READ_ANY /* IO_READ_ANY: opens an input file that may also be a pipe or device; waits for the writer of a pipe */
+    IO_READ_ANY, /* opens an input file that may also be a pipe or device; waits for the writer of a pipe */
+    IO_READ_LATER /* like IO_READ_ANY, but does not wait: poll() waits, and a read of an empty pipe gives EAGAIN */
 } IoOpen;
 
 /* Error codes for paths that are not plain files, in addition to those of errno. Folders are EISDIR. */

@@ -695,7 +695,7 @@ static int copy_bytes(const Documents *d, int from, int to, int64_t bytes) {
         int     ready = poll(&input, 1, STOP_CHECK_MS);
         ssize_t n = ready > 0 ? read(from, chunk, sizeof chunk) : ready;
         if (is_stopped(d)) return -ECANCELED;
-        if (ready == 0 || (n < 0 && errno == EINTR)) continue;
+        if (ready == 0 || (n < 0 && (errno == EINTR || errno == EAGAIN))) continue;
         int rc = n < 0 ? -errno : io_write(to, chunk, (size_t)n);
         if (rc < 0 || n == 0) return rc;
         bytes -= n;
@@ -719,7 +719,7 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         Source *s = &d->read.source[i], start = *s;
         if (!s->is_pipe) continue;
         char *copy = xformat(NAMES, "%s/input_%lld", folder, (long long)i);
-        int   from = io_open(s->path, IO_READ_ANY), exit_code = 0;
+        int   from = io_open(s->path, IO_READ_LATER), exit_code = 0;
         if (from < 0) {
             free(copy);
             snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s->name, io_error_text(from));

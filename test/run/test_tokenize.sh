@@ -89,6 +89,11 @@ for i in $(seq 400); do cat "$text"; done > "$WORK/long"
 longly() { exec "$TRAIN" tokenize "$WORK/long" out="$OUT" val=0 tokenizer="$WORK/bpe0" shard_tokens=100000; }
 interrupted "a slow pipe" INT "$WORK/none/of/it/tokenize.tmp/input_0" slowly "$WORK/none/of/it"
 expect "  above it" [ ! -e "$WORK/none" ]; exec 9>&-
+mkfifo "$WORK/silent" # a pipe that nobody writes to
+"$TRAIN" tokenize "$WORK/silent" out="$WORK/unheard" 2> "$WORK/err" & job=$!
+within 30 [ -e "$WORK/unheard/tokenize.tmp/input_0" ]; strike TERM $job; wait $job
+expect "a pipe without a writer: the first signal ends with 75, and a line" eval "[ $? = 75 ] && grep -q 'silent was not read to its end' '$WORK/err'"
+expect "  and leaves nothing" [ ! -e "$WORK/unheard" ]
 interrupted "a long text" TERM "$OUT/tokenize.tmp/train_000000.bin" longly
 mkdir -p "$OUT/tokenize.tmp"; echo killed > "$OUT/tokenize.tmp/train_000777.bin"
 tokenize "$text" out="$OUT" val=0 > "$WORK/said"; ok $? "what a killed job has left there"
