@@ -41,6 +41,7 @@ open("mac.jsonl", "wb").write(b'{"text":"a"}\r{"text":"b"}\r')
 open("pretty.json", "w").write(json.dumps({"text": "a", "n": [1, 2]}, indent=1))
 open("pretty.jsonl", "w").write(json.dumps({"text": "a", "n": [1, 2]}, indent=1))
 open("nan.jsonl", "w").write('{"text": "a", "score": NaN}\n')
+open("koi8", "wb").write("\u043f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440\n".encode("koi8-r") * 50)
 open("latin.jsonl", "wb").write(b'{"text":"fine"}\n{"text":"caf\xe9"}\n')
 open("late", "wb").write(b'\n \n{"pad":"' + b"x" * 200000 + b'","text":"behind 64 KiB"}\n')
 open("twice.gz", "wb").write(gzip.compress(gzip.compress(b"text\n")))
@@ -94,6 +95,8 @@ if command -v iconv > /dev/null; then
     iconv -f utf-8 -t ISO-2022-JP > jis <<< "日本語"
     expect "text of seven bits" exits 65 "jis is text in ISO-2022, which is not read: iconv -f ISO-2022-JP" tokenize jis out=new val=0
 fi
+expect "another script is not offered Latin-1, which would read it" exits 65 'koi8: .* bytes are not UTF-8.*encoding=utf-16le, .*KOI8-R' tokenize koi8 out=new val=0
+expect "  and its iconv cures" eval 'iconv -f KOI8-R -t utf-8 koi8 > NEW; tokenize NEW out=tree val=0 > said; text_of tree/train_*.bin | cmp - NEW'
 expect "  or the bytes are kept" eval 'tokenize latin format=text out=tree val=0 > said; text_of tree/train_*.bin | cmp - latin'
 
 rows_of() { tokenize "$ROOT/test/data/parquet/$1" out=rows val=0 > /dev/null; text_of rows/train_*.bin | cksum; }
