@@ -778,7 +778,8 @@ static int refuse_invalid(const OpenSource *r, int64_t of) {
     if (s->format == FORMAT_PARQUET)
         return refuse(d, EXIT_DATA, s->name, ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: write the "
                       "column as UTF-8", wrong, all);
-    /* in Latin-1, which has any bytes, few letters are above 127; text of another script would be read without a fault */
+    /* Latin-1 has any bytes, so text of another script would be read without a fault; but few of its letters are above
+     * 127 */
     const int may_be_latin1 = s->invalid * 4 < s->bytes;
     return refuse(d, EXIT_DATA, s->name, ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may "
                   "be: give the encoding it has, encoding=%sutf-16le, utf-16be, utf-32le or utf-32be (for another%s: "

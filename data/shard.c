@@ -188,9 +188,9 @@ typedef struct { double count[2][256]; double numbers; } Spread;
 static double entropy(const Spread *s, int which);
 
 /* Returns 1 for floats as weights and activations are: 0, or of a size that leaves most exponents unused. Floats of 32
- * and 64 bits must have mantissas of which two bytes take all values alike. Of those of 16 bits this holds for one byte,
- * and they must have both signs often, and many values: as uint16 tokens they would be of a large vocabulary that leaves
- * out all ids of its middle. */
+ * and 64 bits must have mantissas of which two bytes take all values alike. Of those of 16 bits this holds for one
+ * byte, and they must have both signs often, and many values: as uint16 tokens they would be of a large vocabulary that
+ * leaves out all ids of its middle. */
 static int are_reals(const NumberType *t, const uint8_t *data, size_t count) {
     const int is_short = t->bytes == 2;
     double    most = t->form == BREALS || !is_short ? 0x1p20 : 32, least = is_short && t->form == REALS ? 0 : 0x1p-40;
@@ -314,8 +314,8 @@ static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_siz
               "out; name the file of the input ids, as uint16, or as uint32 for a vocabulary over 65,536",
               *t->name == 'u' ? "int32 numbers" : t->name);
     if (t->form == REALS || t->form == BREALS)
-        FAULT("has no header and holds %s, as weights have, not tokens: name files of tokens, which ./train_gpt tokenize "
-              "makes from text", t->name);
+        FAULT("has no header and holds %s, as weights have, not tokens: name files of tokens, which ./train_gpt "
+              "tokenize makes from text", t->name);
     if (!t->numpy)
         FAULT("has no header and holds %s, not tokens: this type holds whole numbers only up to %d, so larger ids are "
               "lost; make the file from the text again, as uint16", t->name, t->form == BFLOATS ? 256 : 2048);
@@ -545,7 +545,8 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", name, io_error_text(rc));
     if (start_bytes >= 8 && memcmp(start, OLD_INDEX, 8) == 0)
         SAY(EXIT_DATA, "%s has an index of an older Megatron (%s, TNTIDX), which is not read: make the .bin "
-            "and the .idx again with Megatron's present tools, or, if the tokens are uint16, move the index away", path, name);
+            "and the .idx again with Megatron's present tools, or, if the tokens are uint16, move the index away",
+            path, name);
     if (!is_index)
         SAY(EXIT_DATA,
             "%s lies where a Megatron index of %s would, and is none%s: copy or make it again, or, if the tokens are "

@@ -271,7 +271,8 @@ static int verb_doctor(int words, char **word) {
     if (words > 0) dir = word[0];
     if (words > 0 && !io_is_folder(dir))
         fail(EXIT_CONFIG,
-             "doctor: %s is no folder: give one that exists, or run.dir=%s for a folder that a run will make", dir, dir);
+             "doctor: %s is no folder: give one that exists, or run.dir=%s for a folder that a run will make", dir,
+             dir);
     check_processor();
     check_memory();
     check_gpu();
