@@ -455,7 +455,7 @@ FILE *memory_file_open(char **text, size_t *bytes) {
     *c = (Cookie){text, bytes, 1};
     FILE *file = fopencookie(c, "w", (cookie_io_functions_t){.write = write_memory, .close = close_memory});
     if (!file)
-        fail(EXIT_MEMORY, "no host memory for a text of this program; free memory on this host, or raise the job's "
+        fail(EXIT_MEMORY, "no memory for a text of this program; free memory on this host, or raise the job's "
              "limit (sbatch --mem=, ulimit -v)");
     setvbuf(file, NULL, _IONBF, 0);
     return file;
