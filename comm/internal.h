@@ -244,9 +244,9 @@ int  op_progress(Op *op);
 static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
 
-/* A node (partial sum) of a sum in tree order, and the rank that holds it. A Tree (tree.c) lists the nodes of all ranks
- * in the order of their leaves. */
-typedef struct { int rank, index; /* index: number among the rank's own nodes */ TreeNode node; } TreePart;
+/* A node (partial sum) of a sum in tree order (comm_tree_sum_start), and the rank that holds it. A Tree lists the nodes
+ * of all ranks in the order of their leaves. */
+typedef struct { int rank, index; /* index: number among the nodes that this rank holds */ TreeNode node; } TreePart;
 struct Tree {
     int64_t   leaves;
     TreePart *part;      /* [parts] nodes of all ranks; owned */

@@ -149,9 +149,15 @@ void world_start(World *w, Launch launch) {
                                                   * MPI_Init */
     error_set_join(NULL);
     prefer_ipv4();
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED)
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
         fail(EXIT_NODEVICE,
-             "%s does not start with MPI_THREAD_FUNNELED: its own message is above; test it: mpirun -np 2 hostname",
+             "%s cannot start (MPI_Init_thread failed): see its own message above, or load the MPI that this program "
+             "was built with; ./train_gpt doctor compares the two",
+             library);
+    if (provided < MPI_THREAD_FUNNELED)
+        fail(EXIT_NODEVICE,
+             "%s cannot be used by a program with threads (it gives less than MPI_THREAD_FUNNELED): install one that "
+             "is built with threads, or build with make MPI=mpich",
              library);
     w->launched = 1;
     MPI_Comm_size(MPI_COMM_WORLD, &w->size);

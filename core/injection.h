@@ -17,9 +17,12 @@
 #include "core/device.h"
 
 void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias); /* breaks an element of a gradient that has just been
-                                                                  * zeroed (guard.gradient) */
-double inject_loss(double tokens);                               /* returns what guard.loss adds to the sum of `tokens`
-                                                                  * losses; 0 without the rule */
-void   inject_flip(Stream *s, const char *name, Tensor x);       /* flips one bit of x if a rule for `name` says flip */
+                                                                  * zeroed, if a rule of TRAIN_GPT_FAIL for
+                                                                  * guard.gradient says so */
+double inject_loss(double tokens);                               /* returns what a rule of TRAIN_GPT_FAIL for guard.loss
+                                                                  * adds to the sum of `tokens` losses; 0 if no rule
+                                                                  * applies */
+void   inject_flip(Stream *s, const char *name, Tensor x);       /* flips one bit of x if a rule of TRAIN_GPT_FAIL for
+                                                                  * `name` says flip */
 
 #endif

@@ -33,10 +33,11 @@ typedef struct {
     int         line, depth;
     char        path[JSON_PATH_BYTES + 1];
     size_t      path_bytes;
-    Json       *json;  /* the result under construction: lists of entries and soft faults */
+    Json       *json;  /* the result under construction: lists of entries and of soft faults, which do not
+                        * end the scan */
     Link       *link;  /* position in the tree of each json->entry; owned */
     JsonFault  *fault;
-    int         keeps_one; /* 1: of the soft faults one is kept, for json_parse */
+    int         keeps_one; /* 1: json->soft keeps only one fault, for json_parse */
 } Scanner;
 
 static int scan_value(Scanner *s, int self);
@@ -394,8 +395,8 @@ static int compare_siblings(const void *a, const void *b) {
     return order ? order : (x->index > y->index) - (x->index < y->index);
 }
 
-/* Adds a soft fault for each duplicate key. Sorts the entries, so that a hostile file cannot make the search
- * quadratic. */
+/* Adds a fault for each duplicate key. The fault is soft: the rest of the text is still readable. Sorts the entries, so
+ * that a hostile file cannot make the search quadratic. */
 static void check_duplicates(Scanner *s) {
     JsonEntry *entry = s->json->entry;
     Sibling   *list = xmalloc(sizeof *list * (size_t)(s->json->entries + 1), "reading JSON");

@@ -92,7 +92,8 @@ typedef struct {
     char            *held;
     size_t           helds, room, given;
     size_t           first;     /* place of the first held byte that is no white space, set by look_at_first_line() */
-    int64_t          trial;     /* bytes that may still be read of a file that is only tried; -1: all of it */
+    int64_t          trial;     /* bytes that may still be read, if only the start of the file is checked for
+                                 * faults (is_trial); -1: all of the file is read */
     const char      *reason;    /* why the file must be left out of its folder; NULL if it is read */
 } OpenSource;
 

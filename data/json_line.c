@@ -249,7 +249,7 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     if (!r->wrong && r->at < r->end && *r->at == ',') {
         for (r->at++; r->at < r->end && strchr(" \t\r\n", *r->at); r->at++) {}
         fails(r, r->at == r->end ? COMMA_BEHIND : *r->at == '{' ? COMMA_BETWEEN : BEHIND);
-        r->is_open = 0; /* the line is not cut: the object before the comma is whole */
+        r->is_open = 0; /* a complete object precedes this comma: a line that ends here was not cut off inside one */
     }
     if (!r->wrong && r->at < r->end)
         fails(r, memchr(behind, '\r', (size_t)(r->at - behind))

@@ -23,8 +23,9 @@ template <DType type> KERNEL __launch_bounds__(TILE_THREADS) fp8_cast_kernel(Fp8
     write_block<type>(t, [=](int64_t r, int64_t c) { return load_pairs(x + r * t.C + c); });
 }
 
-/* Sets scale [FP8_SCALES] to 1/s and s for `measured`, the bits of a tensor's largest absolute value. amax, unless it
- * is NULL, becomes at least `measured`. One thread. */
+/* Sets scale [FP8_SCALES] to 1/s and s, where s is the scale by which a tensor is multiplied before it is rounded.
+ * measured: bits of the largest absolute value of the tensor. amax, unless it is NULL, becomes at least `measured`. One
+ * thread. */
 KERNEL own_scale_kernel(float *scale, int32_t *amax, const int32_t *measured, DType type) {
     int exponent = fp8_exponent((uint32_t)*measured, type);
     scale[FP8_SCALE] = fp8_power(exponent), scale[FP8_INVERSE] = fp8_power(-exponent);
@@ -53,7 +54,8 @@ Fp8Target fp8_target(Tensor y, Fp8 f) {
             ptr<int32_t>(f.amax) + which, counts};
 }
 
-/* Returns 1/s and s from x's own largest value, in scratch. `amax`, unless it is NULL, becomes at least that value. */
+/* Returns the address in scratch of 1/s and s. s is the scale, by which x is multiplied before it is rounded to `type`.
+ * It follows from the largest absolute value of x. `amax`, unless it is NULL, becomes at least that value. */
 static const float *own_scale(Stream *s, Tensor x, DType type, int32_t *amax) {
     Tensor scale = arena_tensor(&s->scratch, F32, 1, FP8_SCALES, 1, 1),
            measured = arena_tensor(&s->scratch, I32, 1, 1, 1, 1);

@@ -31,6 +31,8 @@ DEVICE void held_give(unsigned long long *sum, Held &h) {
     for (int k = 0; k < HELD; k++)
         if (h.word[k]) atomicAdd(sum + h.base + k, h.word[k]);
 }
+/* Adds x to the exact sum, in the words that a thread holds. If x needs other words, the held ones first move to
+ * `sum`. */
 DEVICE void held_add(unsigned long long *sum, Held &h, double x) {
     ExactParts p = exact_parts(x);
     if (x == 0.0) return; /* zero adds nothing */
@@ -60,7 +62,7 @@ DEVICE void warp_give(unsigned long long *sum, Held &h) {
 
 /* --- the kernel --------------------------------------------------------------------------------------------------- */
 
-/* Loads four neighbours from `at` on; zeros beyond n. */
+/* Loads the elements at .. at+3 of x [n]. Elements beyond n count as zero. */
 template <int W> DEVICE Pack<float, PER_LANE> four_at(const float *x, int64_t at, int64_t n) {
     Pack<float, PER_LANE> in = {};
     for (int j = 0; j < PER_LANE; j += W) {
@@ -85,7 +87,8 @@ template <int o> DEVICE double sum_of_turn(double (&sum)[TURNS]) {
     else return sum[0];
 }
 
-/* Adds the warp's tile of x from `first` on. */
+/* Adds the terms of a warp's tile of x [n] to the exact sum: its elements, or their squares. The tile begins at element
+ * `first`. Sums stay in h; if a value needs other words, those of h first move to `word`, in shared memory. */
 template <Terms terms, int W>
 DEVICE void add_tile(unsigned long long *word, Held &h, const float *x, int64_t first, int64_t n) {
     double sum[TURNS];

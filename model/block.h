@@ -284,7 +284,8 @@ static inline const BlockKind *block_kind_at(ModelShape shape, int64_t l) {
     return kind->period ? kind->pattern[l % kind->period] : kind;
 }
 
-/* Returns whether a model of this shape has all of these traits, in a block of this kind or at its ends. */
+/* Returns whether a model of this kind and shape has all of these traits, in its blocks or in its embedding and
+ * head. */
 int kind_has(const BlockKind *kind, ModelShape shape, int traits);
 
 /* Returns the struct of a block's activations (act_bytes bytes), with memory from the arena. The caller frees it with

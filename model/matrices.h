@@ -7,9 +7,12 @@
  * computed once, and all copies get the same bits. The pieces of the next round are sent while the current matrix is
  * computed.
  *
+ * A copy of the state is a complete set of weights, masters and moments. A replica (parallel.replicas) is a group of
+ * ranks that together hold at least one copy. Tensor ranks are not counted: each has slices of the matrices.
+ *
  *   ZeRO stage   copies of the state                  pieces of a copy
- *   0            each rank of the state, each replica   one
- *   1 to 3       replicas                               one for each rank of the state
+ *   0            one on each rank of each replica     one
+ *   1 to 3       one in each replica                  one on each rank of the replica
  *
  * If ranks divide the experts, the matrices of experts are assigned separately, among the ranks that hold the same
  * experts. Each copy of the state then computes them for itself.

@@ -15,7 +15,8 @@ int rounds_send_gradients(const Run *r) { return r->island && r->config->outer.s
 static void move_to(Run *r, int64_t step, int64_t to) {
     r->state.missed += to - step;
     if (to == step) return;
-    /* the resumed checkpoint belongs to the old count of steps */
+    /* After such a move the weights differ from those of the resumed checkpoint, even at its step number. So the last
+     * save must not be skipped as if that checkpoint had them. */
     r->resumed.step = -1;
     if (!run_is_rank0(r)) return;
     if (to < step) metrics_rolled_back(r->metrics, to, step);

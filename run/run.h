@@ -46,7 +46,7 @@ struct Run {
     int           tasks;
     double        bytes_per_token;  /* mean bytes of text that a token encodes; NaN: not known */
 
-    /* the ranks of the job, and the requests that they received */
+    /* the ranks of the job, the requests of the user (to stop, to save), and what the ranks agreed to do about them */
     Comm         *comm;             /* owned */
     Groups        groups;           /* owned */
     Watchdog     *watchdog;         /* owned */

@@ -395,8 +395,9 @@ static Resumed take_over(CheckpointState *state, const StepFolder *at, const Man
         t->loss_scale = (LossScale){m->loss_scale, m->loss_scale_steps};
     if (t->fp8) t->fp8->steps = 0;
     if (t->fp8 && strcmp(m->precision, "fp8") == 0 && !fp8_history_from_json(t->fp8, m->fp8))
-        fail(EXIT_DATA, "%s/" MANIFEST_NAME " has no valid fp8, the maxima of %lld tensors: resume from another step, "
-             "or with precision=bf16", folder.text, (long long)t->fp8->cells);
+        fail(EXIT_DATA, "%s/" MANIFEST_NAME " has no valid \"fp8\" (the largest values of %lld tensors, by which fp8 "
+             "scales): move the folder %s out of checkpoints/, and the run resumes from the checkpoint before it; or "
+             "give precision=bf16", folder.text, (long long)t->fp8->cells, at->name);
     return resumed;
 }
 

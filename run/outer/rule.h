@@ -1,5 +1,5 @@
 /* rule.h - the weights that a server holds, the rule by which deltas of islands change them, and how they travel back.
- * No sockets.
+ * Islands are separate jobs that train the same model. No sockets.
  *
  * d is a delta: the x that an island began a round with, minus its masters at the end. All rules work element by
  * element in double. A sum over islands has one order, so the bits do not depend on threads. In these formulas x are
@@ -7,9 +7,11 @@
  * and v the momentum's state.
  *   wait = all   d = sum w_k d_k / sum w_k in the order of islands, w_k: tokens; v = mu v + d; x -= eta (d + mu v)
  *                (DiLoCo, arXiv 2311.08105; with mu = 0, eta = 1 x becomes the mean of the islands' masters)
- *   wait = none  each d / N as it arrives, with weight w = 1 / (1 + staleness): x -= eta w d / N. The N-th arrival adds
+ *   wait = none  each d / N as it arrives, with weight w = 1 / (1 + staleness): x -= eta w d / N. staleness: number of
+ *                full rounds (N arrivals each) since the island got the x from which d starts. The N-th arrival adds
  *                momentum, once for all: v = mu v + the sum of the last N w d / N; x -= eta mu v (delayed Nesterov,
- *                arXiv 2401.09135). N deltas of one x change it as those of one round do.
+ *                arXiv 2401.09135). If N deltas start from one x, they together change it as a round of wait = all
+ *                with equal w_k does.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_RULE_H
 #define TRAIN_GPT_RUN_OUTER_RULE_H

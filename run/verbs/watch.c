@@ -1,6 +1,6 @@
 /* watch.c - `train_gpt watch RUN... [once=true]`: shows runs in the terminal, on any machine that sees their folders.
- * It reads their files and redraws every two seconds. Each run is a block: its state, its newest numbers, its losses as
- * a curve of braille dots. */
+ * It reads their files and redraws every two seconds. Each run has a part of the screen: its state, its newest numbers,
+ * its losses as a curve of braille dots. */
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -226,7 +226,7 @@ static void describe(char out[160], const WatchRun *w, int least) {
     if (terminal_width(out) > room) snprintf(out, 160, "%s", state);
 }
 
-/* Writes the first line of a block: first-try            running · step 210/400 · 52 % */
+/* Writes the first line of a run's part of the screen: first-try            running · step 210/400 · 52 % */
 static void put_head(FILE *out, const WatchRun *w) {
     enum { WANTED_NAME = 12 };
     char right[160], shown[4096];
@@ -239,7 +239,7 @@ static void put_head(FILE *out, const WatchRun *w) {
     fprintf(out, "%s%s%s\n", colour(STATES[w->state].colour), right, colour(RESET));
 }
 
-/* Writes the second line of a block: as many fields as fit, with blanks between them. */
+/* Writes the second line of a run's part of the screen: as many fields as fit, with blanks between them. */
 static void put_numbers(FILE *out, const WatchRun *w, double now) {
     char   piece[6][64] = {{0}}, text[32];
     double ms = median_ms(w), quiet = now - w->last.time;

@@ -29,8 +29,9 @@ static void windowed_forward(BlockRun *r, void *acts, const void *weights) {
     r->first_keys = first_keys;
 }
 
-/* Returns a kind of model whose blocks alternate between `period` kinds. The second kind has its own table of
- * activations. */
+/* Returns a kind of model whose blocks repeat a pattern of `period` blocks: all windowed if period is 1, otherwise
+ * first a plain one. The windowed kind has its own copy of the list of tensors that a forward writes
+ * (BlockKind.act). */
 static BlockKind mixed(int period) {
     static BlockKind plain, windowed;
     static ActRow    rows[64];

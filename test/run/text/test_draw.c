@@ -1,5 +1,5 @@
-/* test_draw.c - drawing one token: the probabilities of the softmax, and what each rule leaves out, compared with plain
- * sums over the sorted logits in float64. */
+/* test_draw.c - drawing one token: the probabilities of the softmax, and the tokens that each rule (top_k, top_p,
+ * min_p) leaves out, compared with plain sums over the sorted logits in float64. */
 #include "run/text/sample.h"
 
 #include <math.h>
@@ -29,7 +29,8 @@ static void greedy_takes_the_first_largest(void **state) {
     }
 }
 
-/* Asserts that draw() over a fine grid of u in [0, 1) returns every token with its share, in order of the tokens. */
+/* Asserts that draw(), over a fine grid of u in [0, 1), returns every token v for the part share[v] of the grid. Tokens
+ * come in order. share [vocab]: the expected probabilities. */
 static void assert_shares(const float *logits, int64_t vocab, DrawRule rule, const double *share) {
     enum { GRID = 20000 };
     int count[VOCAB_MAX] = {0}, last = -1;
@@ -52,7 +53,8 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Computes in float64 the probabilities of the tokens that the rule leaves, for any logits without NaN. */
+/* Computes in float64 the probabilities of the tokens that the rule leaves, for any logits without NaN. Writes them to
+ * share [vocab]. */
 static void reference(const float *logits, int vocab, DrawRule rule, double *share) {
     int    order[VOCAB_MAX], left = vocab;
     double total = 0, sum = 0;
@@ -90,7 +92,8 @@ static void shares_are_the_references(void **state) {
             }
 }
 
-/* Checks the shares after each rule against numbers computed by hand. Probabilities: 0.5, 0.25, 0.125, 0.125. */
+/* Checks the probabilities that top_p, min_p, top_k and temperature leave against numbers computed by hand. Before
+ * these rules the four tokens have the probabilities 0.125, 0.5, 0.125 and 0.25. */
 static void rules_by_hand(void **state) {
     (void)state;
     float logits[] = {logf(0.125f), logf(0.5f), logf(0.125f), logf(0.25f)};
