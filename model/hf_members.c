@@ -126,7 +126,7 @@ static const struct { const char *names, *idle, *key; } GENERATION[] = {
      "exponential_decay_length_penalty constraints force_words_ids watermarking_config dola_layers max_time",
      "null", ""},
     {"force_bos_token_to_be_generated token_healing", "false", ""},
-    /* These settings change no text of `sample`, whatever their value. run/text/stored_model.c reads eos_token_id. */
+    /* Settings that change no text of `sample`, whatever their value. run/text/stored_model.c reads eos_token_id. */
     {"bos_token_id eos_token_id pad_token_id decoder_start_token_id length_penalty early_stopping "
      "renormalize_logits remove_invalid_values use_cache use_mtp cache_implementation cache_config max_cache_len "
      "output_attentions output_hidden_states output_scores output_logits return_dict_in_generate is_assistant "
