@@ -81,6 +81,8 @@ static const char *found(const Scanner *s, char out[24]) {
     int c = peek(s);
     if (c < 0)               return "the end";
     if (c > ' ' && c < 0x7f) snprintf(out, 24, "'%c'", c);
+    else if (s->bytes - s->at > 2 && memcmp(s->text + s->at, "\xe2\x80", 2) == 0 &&
+             (s->text[s->at + 2] & 0xf8) == 0x98) return "a curly quote; write \""; /* U+2018 to U+201F */
     else                     snprintf(out, 24, "byte 0x%02x", (unsigned)c);
     return out;
 }

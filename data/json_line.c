@@ -192,8 +192,9 @@ static int value(Reader *r, int depth) {
 
 /* --- the line ----------------------------------------------------------------------------------------------------- */
 
-/* The names of fields, as many as fit, for the message about a missing field. */
-typedef struct { char text[SHOWN_CHARS]; size_t used; } Names;
+/* The names of fields, as many as fit, for the message about a missing field. strings: number of fields that hold a
+ * string. */
+typedef struct { char text[SHOWN_CHARS]; size_t used; int strings; } Names;
 
 /* Faults of a value that is not a string, by the first character of the value. jq is the filter that turns such a row
  * into rows with text, NULL if there is none; `makes` says what the filter does. */
@@ -230,6 +231,7 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
         if (key_length <= 60 && names->used + key_length + 8 <= sizeof names->text)
             names->used += (size_t)snprintf(names->text + names->used, sizeof names->text - names->used, "%s%.*s",
                                             names->used ? ", " : "", (int)key_length, key);
+        names->strings += r->at < r->end && *r->at == '"';
         if (!field || key_length != wanted || memcmp(key, field, wanted) != 0) value(r, 1);
         else if (word(r, "null")) found = 0;
         else if (takes(r, '"')) found = string(r, text, length);
@@ -319,9 +321,8 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
                  strchr(r.wrong, '(') ? "" : ": correct the line, or remove it");
     else if (found == -2)
         snprintf(fault, JSON_LINE_FAULT_CHARS,
-                 "has no field \"%.60s\"; its fields are %s: give field=NAME of the text, or format=text to read the "
-                 "file as text",
-                 field, names.used ? names.text : "none");
+                 "has no field \"%.60s\"; its fields are %s: give %sformat=text to read the file as text", field,
+                 names.used ? names.text : "none", names.strings ? "field=NAME of the text, or " : "");
     return found < 0 ? -1 : found;
 }
 

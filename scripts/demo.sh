@@ -53,6 +53,7 @@ say "training: $command"
 started=$SECONDS
 "$program" "$config" "${words[@]}" || {
     status=$?
+    if [ $status -eq 75 ]; then echo "demo: stopped and saved; to go on: make demo${original:+ TEXT=$original}" >&2; fi
     if [ -n "$stopped" ] && [ $status -eq 64 ]; then echo "demo: to begin anew: mv $run $run.old" >&2; fi # the config is not the one it began with
     exit $status
 }

@@ -2,6 +2,7 @@
  * unknown key gets a fault with the nearest valid key. */
 #include "run/config/config.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stddef.h>
@@ -313,9 +314,15 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     JsonFault fault;
     Where     where = load->file;
     if (!json_parse_all(text, bytes, JSON_LIMIT, "", json, &fault)) {
-        char text_of_fault[sizeof fault.text + PATH_MAX];
+        char   text_of_fault[sizeof fault.text + PATH_MAX];
+        size_t first = strspn(text, " \t\r\n");
         where.at = fault.at;
         snprintf(text_of_fault, sizeof text_of_fault, "%s", fault.text);
+        /* YAML begins with a name or ---, TOML with a name or [name] */
+        if (isalpha((unsigned char)text[first]) || text[first] == '-' || text[first] == '[')
+            snprintf(text_of_fault, sizeof text_of_fault, "a config is an object of JSON, { \"run\": {...}, ... }; "
+                     "this file begins with \"%.*s\": write it in JSON, as configs/own.json is",
+                     (int)strcspn(text + first, " \t\r\n"), text + first);
         if (where.file) shell_name_file(text_of_fault, sizeof text_of_fault, where.file);
         faults_add(&load->faults, where, "%s", text_of_fault);
         return 0;

@@ -101,6 +101,15 @@ typedef struct {
     int         tasks;
 } Results;
 
+typedef struct { char text[16]; } ErrorText;
+
+/* Returns the text of a standard error. One question has none, and its text is "-". */
+static ErrorText error_text(double error) {
+    ErrorText e = {"-"};
+    if (!isnan(error)) snprintf(e.text, sizeof e.text, "%.4f", error);
+    return e;
+}
+
 static void print_table(FILE *to, const Results *r) {
     print_plain(to, "%s\n", r->checkpoint);
     if (r->tokens > 0)
@@ -115,9 +124,10 @@ static void print_table(FILE *to, const Results *r) {
                 "perplexity", isnan(core) ? "" : "  centered");
     for (int i = 0; i < r->tasks; i++) {
         const TaskScores *t = &r->task[i];
-        print_plain(to, "%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
+        print_plain(to, "%-24s %7lld %8.4f %8s", t->name, (long long)t->questions, t->acc,
+                    error_text(t->acc_stderr).text);
         if (t->kind == TASK_CONTINUATION) fprintf(to, " %9s %8s %12.6g", "", "", t->perplexity);
-        else fprintf(to, " %9.4f %8.4f", t->acc_norm, t->acc_norm_stderr);
+        else fprintf(to, " %9.4f %8s", t->acc_norm, error_text(t->acc_norm_stderr).text);
         if (!isnan(t->centered)) fprintf(to, t->kind == TASK_CONTINUATION ? " %9.4f" : "%23.4f", t->centered);
         fputc('\n', to);
     }

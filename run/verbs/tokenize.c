@@ -546,7 +546,8 @@ static int verb_tokenize(int texts, char **text) {
         print_plain(stdout, "  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
                     plural(earlier - removed), job.out.text);
     if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
-    if (invalid) printf("  %lld bytes are no UTF-8; they were kept as they are\n", (long long)invalid);
+    if (invalid)
+        printf("  %lld byte%s not valid UTF-8, kept unchanged\n", (long long)invalid, invalid == 1 ? " is" : "s are");
     documents_free(job.documents);
     tokenizer_destroy(&job.tokenizer);
     free(verb_inputs.skip);

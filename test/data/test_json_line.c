@@ -137,11 +137,22 @@ static void many_fields(void **state) {
     char   line[20000], out[10], fault[JSON_LINE_FAULT_CHARS];
     size_t used = 1, length;
     line[0] = '{';
-    for (int i = 0; i < 900; i++) used += (size_t)snprintf(line + used, sizeof line - used, "%s\"field%d\":1", i ? "," : "", i);
+    for (int i = 0; i < 900; i++)
+        used += (size_t)snprintf(line + used, sizeof line - used, "%s\"field%d\":\"a\"", i ? "," : "", i);
     line[used++] = '}';
     assert_int_equal(read_line(line, used, "text", out, &length, fault), -1);
     assert_non_null(strstr(fault, "field0, field1"));
     assert_non_null(strstr(fault, "give field=NAME of the text"));
+}
+
+/* A row without a string offers no field=NAME, because no name would help. */
+static void fields_without_a_string(void **state) {
+    (void)state;
+    char       out[10], fault[JSON_LINE_FAULT_CHARS];
+    size_t     length;
+    const char LINE[] = "{\"a\":1, \"b\": [\"c\"]}";
+    assert_int_equal(read_line(LINE, sizeof LINE - 1, "text", out, &length, fault), -1);
+    assert_non_null(strstr(fault, "its fields are a, b: give format=text to read the file as text"));
 }
 
 int main(void) {
@@ -149,6 +160,7 @@ int main(void) {
         cmocka_unit_test(text_is_found),
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(many_fields),
+        cmocka_unit_test(fields_without_a_string),
         cmocka_unit_test(rows_are_told_from_text),
     };
     return cmocka_run_group_tests(lines, NULL, NULL);

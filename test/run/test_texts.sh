@@ -87,7 +87,7 @@ expect "a folder: all its files by name, hidden ones not" [ "$(text_of tree/trai
 tokenize code.c out=tree val=0 > /dev/null
 expect "text that begins with a brace is text" [ "$(text_of tree/train_*.bin)" = "{ int a; }" ]
 expect "a few bytes that are no UTF-8 are kept" eval 'tokenize some out=tree val=0 > said; text_of tree/train_*.bin | cmp - some'
-expect "and counted" eval 'grep -q "^  2 bytes are no UTF-8" said && grep -q "some: text, utf-8, 1 document, 554 bytes, 2 of them" said'
+expect "and counted" eval 'grep -q "^  2 bytes are not valid UTF-8, kept unchanged" said && grep -q "some: text, utf-8, 1 document, 554 bytes, 2 of them" said'
 expect "more are another encoding" exits 65 'latin: 100 of 550 bytes are not UTF-8, the first at byte 3.*encoding=latin-1.*format=text keeps' tokenize latin out=new val=0
 expect "  which can be given" eval 'tokenize latin encoding=latin-1 out=tree val=0 > said; text_of tree/train_*.bin | cmp - <(iconv -f latin1 -t utf-8 latin)'
 if command -v iconv > /dev/null; then
@@ -202,7 +202,7 @@ head -n 50 rows.jsonl > few.jsonl
 tokenize few.jsonl out=few tokenizer=own > /dev/null
 expect "of few rows one is held out, whole" [ "$(tail -c +1025 few/val_000000.bin | od -An -v -tu2 -w2 | grep -c ' 299$')" -eq 1 ]
 for _ in $(seq 500); do printf '\xe6\x97\xa5'; done > characters.txt
-expect "no character is cut in two" eval 'tokenize characters.txt out=whole val=0.1 | grep -c "no UTF-8" | grep -qx 0; [ $(($(header_tokens whole/val_000000.bin) % 3)) -eq 0 ]'
+expect "no character is cut in two" eval 'tokenize characters.txt out=whole val=0.1 | grep -c "not valid UTF-8" | grep -qx 0; [ $(($(header_tokens whole/val_000000.bin) % 3)) -eq 0 ]'
 train data.train="$PWD/plain/train*" data.val= run.dir="$PWD/bytes" run.steps=1 > /dev/null 2>&1
 tokenize text.txt out=again tokenizer=bytes/checkpoints/step_00000001 val=0.1 > /dev/null
 expect "the tokenizer of a model of bytes makes bytes" cmp <(text_of again/train_*.bin again/val_*.bin) text.txt
