@@ -53,8 +53,8 @@ static int release(Leases *l, SampleRange r) {
 }
 
 /* Removes the samples r from the free ones. They must be samples that were never given, or the first of a free range;
- * otherwise returns 0. If r begins after the first sample never given, the samples between are skipped: leases.jsonl
- * was lost, and they were given before. */
+ * otherwise returns 0. If r begins after the first sample never given, the samples between are skipped. They were given
+ * before, by a leases.jsonl that was lost. */
 static int take(Leases *l, SampleRange r) {
     if (r.first >= l->next_sample) return l->next_sample = end_of(r), 1;
     for (int64_t i = 0; i < l->frees; i++) {
@@ -73,7 +73,7 @@ static int64_t find(const Leases *l, int64_t number) {
     return -1;
 }
 
-/* Adds a lease to the list and increments the number of the next one. */
+/* Adds a lease to the list of given leases, and increments the number of the next lease. */
 static void add_given(Leases *l, Lease lease) {
     l->given = xrealloc(l->given, sizeof *l->given * (size_t)(l->givens + 1), "the leases of samples");
     l->given[l->givens++] = lease;
@@ -125,7 +125,7 @@ static int read_line(const char *text, size_t bytes, Line *out) {
     return good && word < 3;
 }
 
-/* Applies what a line of the leases file records. Returns 0 if the line contradicts those before it. */
+/* Changes l by what a line of the leases file records. Returns 0 if the line contradicts the lines before it. */
 static int replay(Leases *l, const Line *line) {
     SampleRange range = line->lease.range;
     if (line->is == IS_GIVEN) {
@@ -409,7 +409,7 @@ void members_counted(Members *ms, Member *m) {
     ms->arrivals++, ms->of_round++;
 }
 
-/* outer.wait=none: returns the number of deltas that make a round. */
+/* outer.wait=none: returns the number of deltas (weight changes of islands) that make a round. */
 static int64_t deltas_of_round(const Members *ms) { return larger_of(members_here(ms), 1); }
 
 int  members_round_is_full(const Members *ms) { return ms->of_round >= deltas_of_round(ms); }

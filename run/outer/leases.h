@@ -1,6 +1,6 @@
-/* leases.h - which island (training job) trains on which samples of the one global order, and where each island stands
- * in its round. Opens no sockets. Each sample counts once in the server's weights, whichever islands join and leave.
- */
+/* leases.h - decides which island (training job) trains on which samples of the one global order, and keeps the state
+ * of each island. Opens no sockets. Each sample counts once in the server's weights, whichever islands join and
+ * leave. */
 #ifndef TRAIN_GPT_RUN_OUTER_LEASES_H
 #define TRAIN_GPT_RUN_OUTER_LEASES_H
 
@@ -21,7 +21,8 @@ typedef struct { int64_t first, samples; } SampleRange;
 
 typedef struct {
     int64_t     number;    /* number of the lease: from 0, in the order in which leases are given */
-    SampleRange range;     /* samples of the lease; once it is done, only those that counted */
+    SampleRange range;     /* samples of the lease; once it is done, only those whose training is in the server's
+                            * weights */
     char        island[ISLAND_ID_BYTES]; /* id of the island (training job) that has the lease */
     int64_t     round;     /* the round that the lease was given in; once it is done, the round that its samples counted
                             * in */
@@ -34,8 +35,8 @@ typedef struct {
     uint64_t     bytes;    /* bytes of the leases file up to its last complete line */
     int64_t      next_number, next_sample; /* number of the next lease; index of the first sample that was never in a
                                             * lease */
-    Lease       *given;    /* [givens] leases that islands have; owned. While leases_open reads the file, leases that
-                            * are done, too */
+    Lease       *given;    /* [givens] leases (ranges of samples) that islands have; owned. While leases_open reads the
+                            * file, leases that are done, too */
     int64_t      givens;   /* number of leases in `given` */
     SampleRange *free;     /* [frees] ranges of samples that were returned, ascending, no two adjacent; owned */
     int64_t      frees;    /* number of ranges in `free` */
@@ -48,24 +49,26 @@ typedef struct {
 Leases leases_open(const char *path, int64_t round, int64_t next_sample);
 void   leases_close(Leases *l);
 
-/* Gives an island the lowest free samples, at most `samples`. The lease is shorter if the lowest free range is. */
+/* Gives an island (training job) a lease of `samples` samples that were never given, for this round. If samples are
+ * free that were given before, gives the lowest free range instead, at most `samples` of it. */
 Lease  leases_give(Leases *l, int64_t samples, const char *island, int64_t round);
-/* Records that the first `used` samples of the lease count in the weights of `round`. The others are free again. With
- * used 0 the lease is returned, as leases_return does. */
+/* Records that the first `used` samples of the lease count in the weights of `round`. The other samples of the lease
+ * are free again. With used 0 the lease is returned, as leases_return does. */
 void   leases_done(Leases *l, int64_t number, int64_t used, int64_t round);
 void   leases_return(Leases *l, int64_t number);
 void   leases_sync(Leases *l); /* syncs new lines of the leases file to disk; exit 74 if that fails */
 
 /* --- members: the islands, as a state machine ----------------------------------------------------------------------
+ * A member is an island: a training job that sends its weight changes (deltas) to this server. It is in one state:
  *   GATHERS   some of its ranks have sent HELLO
- *   WAITS     all have: it gets a lease when the next round opens (wait=none: at once)
+ *   WAITS     all its ranks have: it gets a lease (samples) when the next round opens (outer.wait=none: at once)
  *   TRAINS    it has a lease
  *   ENDED     all its ranks have sent their deltas, which count when the round closes, even if the island is lost
- *   GONE      it left, is lost, was silent or was refused; it keeps its number for a return
+ *   GONE      it left, is lost, was silent or was refused; its number is kept in case it returns
  *
- * wait=all: a round opens when no island trains and one waits. Before the first round, outer.least_islands must wait. A
- * round closes when no island trains any more and one has ended. wait=none: each delta counts at once, and a round is
- * as many deltas as there are islands then. */
+ * outer.wait=all: a round opens when no island trains and one waits. Before the first round, outer.least_islands must
+ * wait. A round closes when no island trains any more and one has ended. outer.wait=none: each delta counts at once,
+ * and a round is as many deltas as there are islands then. */
 
 typedef enum { MEMBER_GONE, MEMBER_GATHERS, MEMBER_WAITS, MEMBER_TRAINS, MEMBER_ENDED } MemberState;
 enum { MEMBERS_MOST = 1 << 16 };
@@ -83,13 +86,14 @@ typedef struct {
                                     * have counted */
     int         knows_end;         /* 1 if the island was informed that the run has reached run.steps */
     double      heard_ms;          /* time of clock_ms() when the last frame of the island arrived */
-    Lease       lease;             /* lease of the island: its samples while it TRAINS or has ENDED */
+    Lease       lease;             /* samples that the island trains on; valid while it TRAINS or has ENDED */
     int64_t     arrivals;          /* outer.wait=none: number of deltas of all islands that had counted when this island
                                     * got its lease */
     End         end;               /* END message of rank 0 of the island: samples, tokens and loss of its round */
-    double      norm;              /* norm of the island's delta, once it has ENDED */
+    double      norm;              /* L2 norm of the island's delta, valid once it has ENDED */
     double      last_norm;         /* norm of the island's last delta that counted */
-    int64_t     last_round;        /* number of the round in which that delta counted; -1: none has counted yet */
+    int64_t     last_round;        /* number of the round in which the island's last delta counted; -1: none has counted
+                                    * yet */
     float      *delta;             /* [elements of the part] the island's delta (its weight change), by offset; NULL
                                     * until a rank sends some of it; owned */
     int64_t     elems;             /* number of elements of `delta` that have arrived */
@@ -105,7 +109,8 @@ typedef struct {
     OuterWait wait;                /* value of the key outer.wait */
     int64_t   least;               /* number of islands that must be connected before the first round opens */
     int64_t   step_samples, seq_len; /* number of samples of an optimizer step; number of tokens of a sample */
-    int       parts;               /* number of servers; 1 on a server other than the first */
+    int       parts;               /* number of servers that must receive their part of a delta before the delta can
+                                    * count; 1 on a server other than the first */
     int64_t   round;               /* number of the open round */
     int64_t   arrivals;            /* outer.wait=none: number of deltas that have counted since the server started */
     int64_t   of_round;            /* outer.wait=none: number of deltas that have counted in the open round */
@@ -115,10 +120,10 @@ typedef struct {
 Members members_create(const Config *config, int64_t round);
 void    members_destroy(Members *ms);
 
-/* Handles the HELLO message of a rank. Returns its island, or NULL with the rest of a sentence in fault. An island
- * whose id is already connected has lost its connections. Then *was is the number of its old lease, which the caller
- * returns; otherwise -1. If the returned island's field joined is 1, it was GONE, and the caller closes its old
- * connections. */
+/* Handles the HELLO message of a rank. Returns its island (training job), or NULL with the rest of a sentence in fault.
+ * If this rank has sent HELLO before, the island has lost its connections and joins again. Then *was is the number of
+ * its old lease, which the caller must return; otherwise -1. If `joined` of the returned island is 1, this is its first
+ * rank that joins. The caller then closes the old connections of the island. */
 Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]);
 
 /* Records that an island has left or is lost. Returns the number of its lease if the caller must take the samples back,
@@ -133,16 +138,17 @@ int members_may_open(const Members *ms);           /* returns 1 if every island 
 int members_may_close(const Members *ms);          /* outer.wait=all: returns 1 if the open round can close now */
 void members_give(Members *ms, Member *m, Lease lease);
 
-/* Takes an END of a rank. `elems` is how many elements all its ranks must have sent. Returns
- *   1    it was the last rank: the member has ENDED, unless another server lacks its part. An END of no samples puts
- *        it into WAITS, and the caller returns its lease
- *   0    other ranks have not sent END
+/* Handles the END message of a rank of an island: the rank has sent its deltas. elems: number of elements that all
+ * ranks of the island together must have sent. Returns
+ *   1    it was the last rank: the island has ENDED, unless another server lacks its part of the delta. An END of no
+ *        samples puts the island into WAITS, and the caller returns its lease
+ *   0    other ranks of the island have not sent END
  *   -1   the END is refused; fault has the reason
  */
 int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that another server has received its whole part of the delta of a lease. squares: sum of squares of that
- * part. Returns 0 if no island has such a lease. */
+/* Records that another server has received its whole part of a delta: the delta of the island that has this lease.
+ * squares: sum of squares of that part. Returns 0 if no island has such a lease. */
 int members_part_in(Members *ms, int64_t lease, const Exact *squares);
 /* Returns the island that trains on the lease or has ENDED with it, or NULL. */
 Member *members_of_lease(const Members *ms, int64_t lease);
@@ -151,8 +157,8 @@ Member *members_of_lease(const Members *ms, int64_t lease);
  * if it is not finite, or too far from the other islands' norms of this round and the last. */
 int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that the delta of an island has counted in the weights. The island then waits for a lease again, or is GONE
- * if it leaves. */
+/* Records that the delta (weight change) of an island is now part of the server's weights. The island then waits for a
+ * lease again, or is GONE if it leaves. */
 void members_counted(Members *ms, Member *m);
 /* outer.wait=none, called after members_counted. Returns 1 if the delta that counted was the last of the round. */
 int  members_round_is_full(const Members *ms);

@@ -192,8 +192,8 @@ FrameType round_change_type(const Config *c) {
  * because islands begin with different weights. */
 static int is_kept(const Config *c) { return round_change_type(c) != FRAME_F32 && c->outer.wait == WAIT_ALL; }
 
-/* Returns the bytes of a RoundChange. frame_value_bytes of a number of elements is also the offset of the block after
- * them, because all blocks except the last are full. */
+/* Returns the bytes of a RoundChange, or 0 if the server keeps no changes. frame_value_bytes of a number of elements is
+ * also the offset of the block after them, because all blocks except the last are full. */
 size_t round_change_bytes(const Config *c, size_t elems) {
     return is_kept(c) ? sizeof(float) * elems + (size_t)frame_value_bytes(round_change_type(c), (int64_t)elems) : 0;
 }
@@ -217,7 +217,7 @@ static char *payload_at(const RoundChange *c, int64_t offset) {
     return c->packed + frame_value_bytes(c->type, offset - c->first);
 }
 
-/* Adds the rounding errors of the last round to the weights x: x += rest. Then stores in rest the x before that
+/* Adds the rounding errors of the last round (c->rest) to the weights x. Then stores in c->rest the x before that
  * addition. */
 void round_change_begin(RoundChange *c, const ServerWeights *w) {
     for (int i = 0; c->type != FRAME_F32 && i < w->runs; i++) {

@@ -1,8 +1,8 @@
-/* server.c - the server of a run of islands; see server.h.
+/* server.c - the server of a run of islands, which are jobs that train one model together; see server.h.
  *
- * There may be several servers. The leader has part 0 of the model. It gives leases, closes rounds and saves
- * checkpoints. A follower holds a later part, receives the islands' deltas of it, and obeys the leader's STEP messages.
- * It keeps no leases and no checkpoint.
+ * There may be several servers. The leader has part 0 of the model. It gives islands leases (samples to train on),
+ * closes rounds and saves checkpoints. A follower holds a later part, receives the islands' deltas of it, and obeys the
+ * leader's STEP messages. It keeps no leases and no checkpoint.
  */
 #include "run/outer/server.h"
 
@@ -100,7 +100,7 @@ static void tell_followers(Server *s, MessageKind kind, const void *m) {
         if (s->follower[k]) message_send(s->follower[k]->channel, kind, 0, m);
 }
 
-/* Makes the samples of a lease free again. lease -1: does nothing. */
+/* Makes the samples of a lease (range of samples that an island had) free again. lease -1: does nothing. */
 static void take_back(Server *s, int64_t lease) {
     if (lease < 0 || !leads(s)) return;
     leases_return(&s->leases, lease);
@@ -359,7 +359,8 @@ static int take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void
     }
 }
 
-/* Adds the delta of an island to those that the next step applies, with this weight. */
+/* Adds the delta (weight change) of an island to those that the next step applies. weight: weight of the delta in their
+ * mean. */
 static void count_delta(Server *s, Member *m, double weight) {
     size_t most = (size_t)s->members.count;
     s->counted = xrealloc(s->counted, sizeof *s->counted * most, "a list of islands");
@@ -368,9 +369,9 @@ static void count_delta(Server *s, Member *m, double weight) {
     if (leads(s)) tell_followers(s, MESSAGE_COUNT, &(Count){m->lease.number, weight});
 }
 
-/* Applies a STEP message to the part of the model that this server holds. STEP_MEAN leaves the mean of the counted
- * deltas in the memory of the first of them. With outer.wait=all every other step ends a round, so the server computes
- * the change of weights that it sends to islands. All counted islands have leases of that round. */
+/* Applies a step to the part of the model that this server holds. STEP_MEAN leaves the mean of the counted deltas in
+ * the memory of the first of them. With outer.wait=all any other rule ends a round. The server then computes the change
+ * of the weights that it sends to islands. All counted islands have leases of the same round. */
 static void step_part(Server *s, const Step *step, Exact *squares) {
     const Member *one = s->counts ? s->counted[0] : NULL;
     float        *d = one ? one->delta : NULL;
@@ -501,8 +502,8 @@ static int take_of_leader(Server *s, const FrameHeader *h, const void *payload, 
 }
 
 /* --- frames of islands --------------------------------------------------------------------------------------------
- * Each take_ function handles a frame. It returns 0, or an exit code with which the island is refused, and then `why`
- * [MESSAGE_FAULT_BYTES]: with EXIT_PEER the rest of a sentence about the island, otherwise a sentence. */
+ * Each take_ function handles a frame. It returns 0, or an exit code if the island must be refused. Then it writes the
+ * reason to why [MESSAGE_FAULT_BYTES]: with EXIT_PEER the rest of a sentence about the island, otherwise a sentence. */
 
 static void say_closed(Server *s, Member *m, int islands, double norm, int64_t staleness) {
     Closed closed = {s->members.round, islands, norm, staleness, server_is_done(s)};
@@ -600,8 +601,8 @@ static void take_bye(Server *s, Peer *p) {
     else lose_member(s, m, "leaves");
 }
 
-/* outer.wait=none with outer.compress: makes the server's memory of the weights that an island will fetch. Returns 0 if
- * memory is not enough. */
+/* outer.wait=none with outer.compress: allocates the server's record of the weights that an island will fetch. Returns
+ * 0 if memory is not enough. */
 static int may_hold(Server *s, Member *m) {
     FrameType type = held_type(s->parts.config);
     return type == FRAME_F32 || !m->takes_changes || m->held.x ||
@@ -755,8 +756,8 @@ static void step_adamw(Server *s, double norm) {
     s->norm = norm;
 }
 
-/* Applies a rule to the deltas that were counted. Returns the square root of the sum of squares that the rule
- * computes. */
+/* Applies a rule to the deltas (weight changes) that were counted. scale: factor of the delta for STEP_ARRIVAL. Returns
+ * the square root of the sum of squares that the rule computes. */
 static double step_outer(Server *s, StepRule rule, double scale) {
     const Config *c = s->parts.config;
     Exact         squares = {{0}};
@@ -991,7 +992,7 @@ int server_follow(Server *s, void (*ready)(const Server *s)) {
 
 /* --- creating ----------------------------------------------------------------------------------------------------- */
 
-/* Waits until the key file exists. The first server makes it, perhaps on this machine at this moment. */
+/* Waits until the file outer.key exists. The first server makes it, perhaps on this machine at this moment. */
 static void await_key(const Server *s) {
     const char *path = s->parts.config->outer.key;
     for (double until_ms = clock_ms() + s->patience_ms; access(path, F_OK) != 0 && clock_ms() < until_ms;) {

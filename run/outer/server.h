@@ -1,6 +1,6 @@
 /* server.h - the server of a run of islands (training jobs that exchange weights through it). It holds the weights x,
- * gives leases of samples, and computes a new x from the deltas that islands send (run/outer/messages.h, leases.h,
- * rule.h).
+ * and gives islands leases (ranges of samples to train on). It computes a new x from the deltas (weight changes) that
+ * islands send (run/outer/messages.h, leases.h, rule.h).
  *
  * server_turn() does everything that can be done now, and then waits. It uses one thread and no MPI. Whatever a bad
  * peer sends ends only the connection of that peer, never the server. The caller owns the run's folder, its logs and
@@ -21,7 +21,8 @@ typedef struct {
                                  * server other than the first */
     const Shards    *shards;    /* shards of the whole model as one rank has them; without memory on a server other than
                                  * the first */
-    float           *memory;    /* [WEIGHTS_TENSORS, elements of the part] zeros, on a server other than the first */
+    float           *memory;    /* [WEIGHTS_TENSORS, elements of the part] memory for the part of the weights and their
+                                 * momentum, all zero; NULL on the first server */
     int              part, parts; /* part of the model that this server has; number of parts. The server with part 0
                                    * leads */
     const char      *listen;    /* host:port on which the server listens */
@@ -31,7 +32,7 @@ typedef struct {
                                                                      * leaves */
 } ServerParts;
 
-/* Numbers of a round that has ended. */
+/* Numbers of a round that has ended. In a round islands train, and the server applies their weight changes. */
 typedef struct {
     int64_t round, step;        /* numbers of completed rounds and optimizer steps */
     int64_t tokens;             /* number of tokens of all islands since step 0 */
@@ -50,10 +51,11 @@ void    server_destroy(Server *s);
 /* Writes the address that the server listens on to out [CHANNEL_PEER_BYTES]. */
 void    server_address(const Server *s, char *out);
 
-/* Serves all connections once, after a wait of at most ms. Returns 1 if a round has ended; *over describes it. */
+/* Serves all connections once, after a wait of at most ms. Returns 1 if a round has ended, and then writes its numbers
+ * to *over. */
 int     server_turn(Server *s, double ms, ServerRound *over);
-/* outer.wait=none, before a checkpoint in the middle of a round. Ends the round with the deltas that have arrived.
- * Returns 0 if none has arrived. */
+/* outer.wait=none, before a checkpoint in the middle of a round. Ends the round with the deltas (weight changes) that
+ * have arrived, and writes its numbers to *over. Returns 0 if no delta has arrived. */
 int     server_end_round(Server *s, ServerRound *over);
 
 /* --- several servers ---------------------------------------------------------------------------------------------- */

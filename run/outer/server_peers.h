@@ -47,7 +47,8 @@ void  peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems);
 void  peers_wait(Peers *p, int listening, double ms);
 void  peers_remove(Peers *p, int i); /* closes connection number i and removes it from the list */
 
-/* Sends REFUSE, the last message to this peer. The server drops all later messages of the peer. */
+/* Sends a peer the message REFUSE, with an exit code for its program and the reason. No message to it follows, and what
+ * it sends is dropped. */
 void  peer_refuse(Peer *p, int code, const char *why);
 
 #endif
