@@ -112,8 +112,8 @@ void folder_warn_rest(int64_t warned, const char *what_happened) {
     if (more > 0) warn("%" PRId64 " more folder%s %s", more, more > 1 ? "s" : "", what_happened);
 }
 
-/* Ends the program. An older checkpoint is not used instead, because that would lose steps and later delete this one.
- * The fault may be repaired before the next start. */
+/* Ends the program because a checkpoint cannot be read from the disk. An older checkpoint is not used instead, because
+ * that would lose steps and later delete this one. The fault may be repaired before the next start. */
 void folder_fail_unknown(const char *folder, const char *fault) {
     fail(EXIT_IO,
          "%s: %s; no file was changed. Remove this fault and start the same command again, or use an older checkpoint: "

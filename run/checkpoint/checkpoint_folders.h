@@ -66,10 +66,10 @@ int folder_drop(const char *checkpoints, const char *name);
 /* Removes the leftovers of interrupted saves and removals. Returns 0 or -errno. */
 int folders_sweep(const char *checkpoints);
 
-/* The checkpoints that folders_prune keeps when it removes old ones after `step` was saved. They are `step`, the newest
- * - 1 older ones (at least one), milestones and the best one. Older ones are verified from the newest down, until one
- * passes. Those that fail are renamed, not removed. So are checkpoints newer than `step`, because this run did not
- * resume from them. One process calls folders_prune. */
+/* The checkpoints that folders_prune keeps when it removes old ones after `step` was saved. They are `step`, the
+ * `newest` - 1 checkpoints before it (at least one), milestones and the best one. Older ones are verified from the
+ * newest down, until one passes. Those that fail are renamed, not removed. So are checkpoints newer than `step`,
+ * because this run did not resume from them. One process calls folders_prune. */
 enum { FOLDERS_LEAST = 2 };
 typedef struct {
     int64_t newest;      /* value of checkpoint.keep: number of newest checkpoints that stay */

@@ -112,8 +112,8 @@ static int has_same_tensors(const Config *a, const Config *b) {
     return same;
 }
 
-/* Prints `before` and the first training shard that differs from the manifest, by name without folder, size and token
- * count. Returns 0 if all are the same. */
+/* Compares the training shards with those in the manifest: name without folder, size and token count. Prints `before`
+ * and the first difference to out, and returns 1. Returns 0 if all are the same. */
 static int compare_data(const Dataset *now, const Manifest *m, const char *before, FILE *out) {
     int shards = m->data_files < now->shards ? m->data_files : now->shards;
     for (int i = 0; i < shards; i++) {
@@ -379,8 +379,8 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Sets the state of the run to that of the checkpoint. A checkpoint of another precision has no scales of fp8; then the
- * next step counts as the first. */
+/* Sets the state of the run to that of a checkpoint. A checkpoint that was saved without fp8 has no scales of fp8. A
+ * run with fp8 then begins them anew, as in its first step. */
 static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {
     Resumed     resumed = {.step = m->step, .ranks = m->ranks};
     TrainState *t = state->train_state;

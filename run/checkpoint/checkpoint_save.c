@@ -25,9 +25,10 @@ typedef enum { PHASE_NONE, PHASE_FOLDER, PHASE_PIECES, PHASE_COMMIT } Phase;
 
 struct Saver {
     CheckpointState *state;       /* what a checkpoint saves; borrowed */
-    /* owned: ranges of the files that this rank writes, the same for masters and for each state */
+    /* owned: ranges of the files that this rank writes, the same for the masters (fp32 weights) and for each optimizer
+     * state */
     FileExtents      extents;
-    /* owned, from device_alloc_host: masters and states that this rank writes, then scratch */
+    /* owned, from device_alloc_host: masters and optimizer states that this rank writes, then scratch */
     float           *host_copy;
     Save             save;        /* used by the worker thread while it is busy, otherwise by the main thread */
     Phase            phase;       /* phase of the save in flight; PHASE_NONE: no save */
@@ -177,8 +178,9 @@ double saver_next(Saver *s) {
     return saved ? s->took_ms : 0.0;
 }
 
-/* Waits until the worker thread of each rank has finished the phase. Extents written on any rank count as progress.
- * fsync shows no progress. So the watchdog is ticked without progress, too, for up to `patience`. */
+/* Waits until the worker thread of each rank has finished its phase of the save. Extents (ranges of bytes) written on
+ * any rank count as progress. fsync shows no progress. So the watchdog is ticked without progress, too, for up to
+ * `patience` ms. */
 static void wait_for_workers(Saver *s) {
     int64_t seen = -1;
     double  moved = clock_ms(), limit = s->state->config->run.watchdog_seconds;

@@ -49,7 +49,7 @@ static void make_headers(Save *s) {
     free(t);
 }
 
-/* Adds a JSON tree to json.root, which owns it from then on. Returns the tree. value may be NULL. */
+/* Adds a JSON tree to m->json.root, which owns it from then on. Returns the tree. value may be NULL. */
 static cJSON *keep(Manifest *m, const char *key, cJSON *value) {
     if (value) cJSON_AddItemToObject(m->json.root, key, value);
     return value;

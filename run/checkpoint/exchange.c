@@ -11,7 +11,8 @@ static int is_exchanged(const Shards *z, Span span) {
     return layout_cuts_columns(&z->layout, &z->layout.param[span.param]);
 }
 
-/* Returns the first of n elements that tensor rank i writes. Of t ranks, rank i writes [n i / t, n (i + 1) / t). */
+/* Returns the index of the first of n elements that tensor rank i writes. With t tensor ranks, rank i writes [n i / t,
+ * n (i + 1) / t). */
 static int64_t share(const Layout *l, int64_t n, int i) { return n * i / l->tensor_ranks; }
 
 /* Returns the elements of a span (part of a parameter) that this rank writes without an exchange. These are all of

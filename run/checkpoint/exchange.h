@@ -1,5 +1,6 @@
-/* exchange.h - which elements of the state a rank writes into a checkpoint, and their copy to host memory while
- * training waits. Used by saves, by copies in memory, and by the rounds of islands.
+/* exchange.h - which elements of the state (weights and optimizer states) a rank writes into a checkpoint, and their
+ * copy to host memory while training waits. Used by saves, by copies in memory, and by islands (jobs that train one
+ * model together).
  *
  * A rank holds spans of its pieces (core/layout.h). An extent is a range of neighbouring elements in a file. If tensor
  * ranks cut the columns of a matrix, a span covers many short extents, one in each row. The tensor ranks hold columns

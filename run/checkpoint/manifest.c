@@ -217,7 +217,7 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     return good;
 }
 
-/* Reads the members that only a copy in memory has. */
+/* Reads the members that only the manifest of a copy in memory has: session (its job) and rank. */
 static int read_copy(const cJSON *root, Manifest *m, char *fault) {
     int64_t rank = 0;
     int     good = read_hash(json_member(root, "session"), &m->session) && m->session &&

@@ -93,7 +93,7 @@ typedef struct {
     ManifestData *data;           /* [data_files] the training shards; owned */
     int           data_files;
     ManifestFile  file[MANIFEST_FILES];
-    Json          json;           /* owned: holds the text of the borrowed members */
+    Json          json;           /* owned: parsed text of the manifest, from which the borrowed members are */
 } Manifest;
 
 typedef enum {

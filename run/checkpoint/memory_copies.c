@@ -156,14 +156,14 @@ int memory_write_run_id(const char *run_dir, const char *run_id) {
 enum { HEAD_SPARE = 256 << 10, EXTENT_CHARS = 64 };
 static const double PAUSE_MS = 100.0;
 
-/* The two slots (mapped files) of one rank for copies of its state. meta: bytes before the data. data: bytes of the
- * data. slot: the mapped memory, owned. */
+/* The two slots (mapped files) of one rank for copies of its state. meta: bytes of a file before the state. data: bytes
+ * of the state. slot: the mapped memory, owned. */
 typedef struct { uint64_t meta, data; char *slot[MEMORY_SLOTS]; int is_pinned[MEMORY_SLOTS]; } Slots;
 /* The connection between a rank and the rank of the next host that receives its copies. */
 typedef struct {
     Comm *pair;       /* communicator of the two ranks; owned */
     int   from;       /* number of the rank that sends */
-    Slots in;         /* slots of the receiving rank: files in memory for copies */
+    Slots in;         /* mapped files of the receiving rank, into which the copies arrive */
 } Link;
 
 struct MemoryCopies {
@@ -279,7 +279,8 @@ static void remove_all(MemoryCopies *m) {
 }
 
 /* Returns the most bytes before the data of a copy. Its head (manifest) may grow to twice its present size and
- * HEAD_SPARE more. An extent (range of file bytes) has at least 1 MiB, unless an extent of a file ends there. */
+ * HEAD_SPARE more. The ranges that are hashed have at least 1 MiB, except the last one in each range of a file that
+ * this rank copies. */
 static uint64_t meta_bytes(const MemoryCopies *m) {
     size_t   head_bytes = 0;
     Save     s = prepare(m, 0);
@@ -444,7 +445,8 @@ typedef struct {
     Path       path;
 } Found;
 
-/* A copy that rank `holder` has in its memory folder, as entry `index` of its list `found`. */
+/* A copy in memory of the state of rank `rank`, from a job of `ranks` ranks. It is entry `index` of the list `found` of
+ * rank `holder`, whose host has the file. */
 typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, index; } Offer;
 
 typedef struct {
@@ -460,8 +462,8 @@ typedef struct {
     int     ranks;
 } Rescue;
 
-/* Reads and hashes a file. Adds it to r->found if it is a whole copy of this run that is newer than the disk's. Writes
- * a line to `damaged` if it is damaged. */
+/* Reads and hashes the file of a copy in memory. Adds it to r->found if it is a whole copy of this run that is newer
+ * than the newest checkpoint on the disk. Writes a line to `damaged` if it is damaged. */
 static void look_at(Rescue *r, const char *path, FILE *damaged) {
     char       fault[MANIFEST_FAULT_BYTES];
     MemoryCopy copy;

@@ -32,28 +32,28 @@ typedef struct MemoryCopies MemoryCopies; /* a NULL pointer means that no copies
 MemoryCopies *memory_copies_create(const CheckpointState *state);
 /* Collective. Waits for the copy in flight, then starts a new one. */
 void memory_copies_start(MemoryCopies *m, int64_t step);
-/* A copy that has become whole, on this host and on the next. memory_copies_next is called after every step. It returns
- * 1 if a copy has become whole since the last call. */
+/* A copy of the state in memory that has become whole, on this host and on the next. memory_copies_next is called after
+ * every step. It returns 1 if a copy has become whole since the last call. */
 typedef struct {
     int64_t step;
     double  ms;       /* milliseconds from the start of the copy until it was whole */
     double  wait_ms;  /* ms, within the field `ms`, that training waited */
 } MemoryCopied;
 int  memory_copies_next(MemoryCopies *m, MemoryCopied *copied);
-/* Collective. Marks the copies so far as invalid, because a rollback made their state obsolete. */
+/* Collective. Marks the copies in memory as invalid, because a rollback made their state obsolete. */
 void memory_copies_forget(MemoryCopies *m);
-/* Collective. Removes the copies, because the state is saved or must not be used. */
+/* Collective. Removes the copies in memory, because their state is saved on the disk or must not be used. */
 void memory_copies_end(MemoryCopies *m);
 
-/* Collective, for a job that has no step left to train. Removes the copies of an earlier job. */
+/* Collective, for a job that has no step left to train. Removes the copies in memory of an earlier job. */
 void memory_copies_sweep(const CheckpointState *state);
 
 /* Returns the bytes of all copies that one rank needs: two of its own, and with several hosts two for a rank of another
  * host. */
 size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer, int hosts);
 
-/* The place of a rank: number of hosts, number of ranks on its own host, index among them, and the rank at this place
- * of the next host, which gets copies of its copies (-1 with one host). */
+/* Place of a rank among the hosts: number of hosts, number of ranks on its own host, its index among them. next: rank
+ * that keeps a second copy of its copies, at this place of the next host (-1 with one host). */
 typedef struct { int hosts, ranks, place, next; } MemoryHost;
 MemoryHost memory_host(Comm *c, int rank);
 
@@ -88,9 +88,9 @@ int        memory_is_name(const char *name);
 /* Returns the folder for copies in memory on the host of this rank. */
 Path memory_folder(const CheckpointState *state);
 
-/* Checks that bytes [count] begin a whole copy, in a file of file_bytes. Returns 1 and fills *copy, to be freed by
- * memory_free, or 0 with the reason in fault [MANIFEST_FAULT_BYTES]. Trusts no value. fault is "" if the slot is only
- * being filled. */
+/* Parses the file of a copy in memory from its first bytes [count]. file_bytes: size of the file. Returns 1 and fills
+ * *copy, to be freed by memory_free. Returns 0 with the reason in fault [MANIFEST_FAULT_BYTES] if the copy is not
+ * whole. Trusts no value. fault is "" if the file is only being filled. */
 int  memory_parse(const char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *copy, char *fault);
 /* Reads a file and parses it with memory_parse. Free *copy with memory_free. */
 int  memory_read(const char *path, MemoryCopy *copy, char *fault);
