@@ -186,7 +186,7 @@ static size_t cut_last(char *path) {
     return length;
 }
 
-/* Removes the folders that this process made, as far as they are empty. */
+/* Removes the folders that this process made for an output, as far as they are empty. */
 static void remove_made(RunLock *l) {
     for (size_t length = strlen(l->made); length > l->there && io_rmdir(l->made) == 0;) length = cut_last(l->made);
 }
@@ -196,8 +196,8 @@ static NORETURN void refuse_output(RunLock *l, const char *what, int error) {
     fail(EXIT_IO, "%scannot write %s: %s: %s; give another %s=", l->by, l->dir, what, io_error_text(error), l->key);
 }
 
-/* Opens the file that has the name of the lock now. Another process may have removed it and its folder a moment ago.
- * Refuses a file that has this name but holds something else. */
+/* Opens the lock file of an output. Another process may have removed the file and its folder a moment ago, so it is
+ * opened by name until that succeeds. Refuses a file that has this name but holds something else. */
 static void open_output(RunLock *l) {
     char      *text = NULL;
     LockHolder h;

@@ -20,8 +20,9 @@ enum { LOCK_BEAT_MS = 10000 };
  * nothing. */
 typedef struct RunLock RunLock;
 
-/* Collective. Makes dir (rank 0), takes <dir>/lock for this job, and checks that every rank reads the nonce of rank 0.
- * Waits for beats of a holder on another host, at most LOCK_BEATS_MISSED times beat_ms.
+/* Collective. Makes dir (rank 0), takes <dir>/lock for this job, and checks that every rank reads what rank 0 writes in
+ * dir. If the lock names a holder on another host, waits until that holder has shown no sign of life for
+ * LOCK_BEATS_MISSED times beat_ms.
  *   exit 73  another job holds the folder; the message names its host, process and job
  *   exit 74  dir cannot be made or written, is not shared (names the hosts), or holds a link or pipe in place of a file
  *   exit 75  a request to stop came during the wait */

@@ -88,7 +88,8 @@ static uint64_t ignored_signals; /* bit n - 1: the parent ignores signal n */
 
 static int is_ignored(int signal_number) { return (int)(ignored_signals >> (signal_number - 1) & 1); }
 
-/* Records the ignored signals. Sanitizers have not started yet, so their checks must be off here. */
+/* Records which signals the parent process ignores. Sanitizers have not started yet, so their checks must be off
+ * here. */
 __attribute__((no_sanitize("address", "thread"))) static void record_inherited(void) {
     for (int n = 1; n <= 31; n++) {
         /* the kernel's struct sigaction, with space to spare */

@@ -74,9 +74,9 @@ typedef struct {
     double      asked_ms;   /* time of the last exchange of requests, on clock_ms() */
 } Requests;
 
-/* Removes a file STOP that exists, and obeys it like one that comes later. A STOP that cannot be removed is ignored,
- * because it would end every start after one step. minutes: run.max_minutes, counted from started_ms. checkpoint_bytes:
- * size of all files of one checkpoint. Reads the end time of SLURM once. */
+/* Begins to collect requests to stop or save. Removes a file STOP that exists, and obeys it like one that comes later.
+ * A STOP that cannot be removed is ignored, because it would end every start after one step. minutes: run.max_minutes,
+ * counted from started_ms. checkpoint_bytes: size of all files of one checkpoint. Reads the end time of SLURM once. */
 Requests requests_start(Comm *comm, const char *dir, double minutes, double started_ms, double checkpoint_bytes);
 
 /* Called in every step. Returns 1 if this rank has a request to stop. Only rank 0 looks at files and time. next_ms: how
@@ -85,9 +85,9 @@ int  requests_stop(Requests *q, double next_ms);
 /* Returns 1 after a new request to save, by SIGUSR2 or the file SAVE, which is removed. */
 int  requests_save(Requests *q);
 
-/* For work in batches, equally many on every rank. requests_begin is called before the first batch. requests_agree is
- * collective and called before each batch. It returns 1 if any rank has a request to stop. Most calls only count,
- * because the ranks exchange messages about every tenth of a second. */
+/* Functions for work in batches, such as an evaluation, with equally many batches on every rank. requests_begin is
+ * called before the first batch. requests_agree is collective and called before each batch. It returns 1 if any rank
+ * has a request to stop. Most calls only count, because the ranks exchange messages about every tenth of a second. */
 void requests_begin(Requests *q);
 int  requests_agree(Requests *q);
 

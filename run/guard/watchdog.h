@@ -35,7 +35,8 @@ double watchdog_limit(double configured_seconds, int has_started, double longest
 /* returns the longest allowed silence in seconds, by the pauses between ticks so far */
 double watchdog_allows(const Watchdog *w);
 
-/* Called before the first step. Forgets the pauses of the start, which are no measure of later ones. */
+/* Called before the first step. Forgets the pauses between ticks during the start, which are no measure of later
+ * ones. */
 void watchdog_forget_start(Watchdog *w);
 /* Called after the first step. From then on the limit follows from the pauses between ticks (watchdog_limit). */
 void watchdog_started(Watchdog *w);
