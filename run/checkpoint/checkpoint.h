@@ -39,7 +39,7 @@ typedef struct {
     RunParent parent;      /* the run whose folder was copied to make this one */
 } TrainState;
 
-/* Returns the position after `step` steps of a run that was at p. */
+/* Returns the position (steps, tokens, next sample) after `step` steps of a run that was at position p. */
 static inline Position position_after(Position p, const Config *c, int64_t step) {
     int64_t own = step - p.step, tokens = c->batch.global_tokens, samples = tokens / c->batch.seq_len;
     return (Position){step, p.tokens + own * tokens, p.samples + own * samples};
@@ -75,8 +75,8 @@ typedef struct {
     char    name[64];              /* name of the checkpoint's folder: "step_00001000" */
     char    grid[MESH_TEXT];       /* how the ranks that saved the checkpoint divided the model: "tensor 2 x shard 4";
                                     * "": only data parallel */
-    int     is_copy;               /* 1 if the folder was copied from the folder of another run, which is now the
-                                    * parent */
+    int     is_copy;               /* 1 if the folder was copied from the folder of another run, which is now called the
+                                    * parent of this run */
 } Resumed;
 
 /* Checks the weights that the run will start from if it has no checkpoint. Called before MPI starts, so that faults
@@ -84,8 +84,8 @@ typedef struct {
  * checkpoint of the run. Changes no other key. Exit 65 if model.init_from is missing, if its config.json is of another
  * model, or if its tokenizer is not t, the tokenizer of the data. */
 void     checkpoint_precheck_source(Config *config, const Tokenizer *t);
-/* Returns a hash (XXH3) of the sizes and samples of the files of model.init_from. Returns 0 if that key is not set, or
- * if the run starts from a checkpoint instead. */
+/* Returns a hash (XXH3) of the files of model.init_from: of their sizes, and of some of their bytes. Returns 0 if that
+ * key is not set, or if the run starts from a checkpoint instead. */
 uint64_t checkpoint_source_fingerprint(const Config *config);
 /* Ends the job with exit 64 or 65 if run.resume does not allow the content of the run folder. Called after this job has
  * locked the folder. */
@@ -116,8 +116,8 @@ int64_t checkpoint_most(const Config *config);
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer);
 
 /* Makes run.dir/checkpoints and removes the leftovers of interrupted saves. Called once before the first step, when
- * this job holds the folder. Exit 74 (rank 0) if it cannot write there, or if space for the checkpoints of this run is
- * missing; the message names both sizes. */
+ * this job has locked the run folder. Exit 74 (rank 0) if it cannot write there, or if space for the checkpoints of
+ * this run is missing; the message names both sizes. */
 void checkpoint_make_room(const CheckpointState *state);
 
 /* Saves while training continues. A saver has memory for a copy of the state of this rank, and a thread that writes it.
@@ -133,7 +133,8 @@ enum { SAVER_TRIES = 3 };
 Saver *saver_create(CheckpointState *state);
 void   saver_destroy(Saver *s);                /* frees a saver; waits only for the phase in flight, so call
                                                 * saver_finish first */
-size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* bytes of host memory that a saver needs */
+size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* returns the bytes of host memory that a
+                                                                           * saver needs for its copy of the state */
 
 /* Waits for a save still in flight, then copies the state and starts to write step_%08d. fault: a reason why the state
  * must not be saved; NULL: none. */

@@ -245,7 +245,8 @@ static void set_aside(const char *checkpoints, const char *name) {
     if (error) warn("cannot rename %s/%s to %s: %s", checkpoints, name, to.text, strerror(-error));
 }
 
-/* Returns 1 for the step of a milestone or of the best checkpoint, which are never removed. */
+/* Returns 1 for the step of the best checkpoint, and for a milestone (a multiple of kept.every). These are never
+ * removed. */
 static int stays(FoldersKept kept, int64_t step) {
     return step == kept.best || (kept.every > 0 && step > 0 && step % kept.every == 0);
 }

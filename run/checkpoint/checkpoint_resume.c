@@ -1,8 +1,8 @@
 /* checkpoint_resume.c - resumes from the newest checkpoint that verifies; see checkpoint.h.
  *
- * Rank 0 decides. Every rank hashes its share of the files and reads its own pieces by their offsets in the whole
- * model. So any number of ranks and any zero_stage can resume what any other has saved. Nothing on the disk changes,
- * with one exception: copies in memory of a newer step first become a checkpoint (memory_rescue).
+ * Rank 0 decides. Every rank hashes its share of the files, and reads the parts of the parameters that it owns by their
+ * offsets in the whole model. So any number of ranks and any zero_stage can resume what any other has saved. Nothing on
+ * the disk changes, with one exception: copies in memory of a newer step first become a checkpoint (memory_rescue).
  *
  * Each refusal ends the program: exit 64 if config and folder do not fit each other, 65 for a wrong or missing file.
  */
@@ -338,9 +338,9 @@ static const SafeTensor *own_tensor(const WeightsFile *w, int i, const char *nam
     return t;
 }
 
-/* Reads what this rank holds of a tensor, and stores it in the optimizer. which: 0 for the masters (fp32 weights), or
- * 1 + k for optimizer state k. base: a one-dimensional tensor that begins at global offset 0. block: buffer of two
- * blocks. */
+/* Reads the elements of a tensor that this rank holds, and stores them in the optimizer. which: 0 for the masters (fp32
+ * weights), or 1 + k for optimizer state k. base: tensor of the file with the first element of the model; the others
+ * follow it. block: buffer of two blocks of WEIGHTS_BLOCK elements. */
 static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, int which,
                        float *block) {
     const Optimizer *o = state->optimizer;

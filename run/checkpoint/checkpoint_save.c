@@ -2,9 +2,9 @@
  *
  * Training waits only for a copy of the state to host memory. A thread of each rank, the worker, then writes and
  * fsyncs. It does not use MPI. The reduction of a step tells the main threads that all ranks have finished a phase
- * (Phase). Together they begin the next one. Rank 0 makes the folder, all ranks write their pieces, rank 0 writes the
- * manifest and renames the folder. After each phase they agree on its faults, and a fault on any rank ends the save on
- * all. If this run has saved the step before, and that checkpoint verifies, it stays unchanged.
+ * (Phase). Together they begin the next one. Rank 0 makes the folder, all ranks write the elements that they own, rank
+ * 0 writes the manifest and renames the folder. After each phase they agree on its faults, and a fault on any rank ends
+ * the save on all. If this run has saved the step before, and that checkpoint verifies, it stays unchanged.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static const double SYNC_MS = 600e3; /* ms that the fsync of one file may take b
 typedef enum { PHASE_NONE, PHASE_FOLDER, PHASE_PIECES, PHASE_COMMIT } Phase;
 
 struct Saver {
-    CheckpointState *state;       /* what a checkpoint saves; borrowed */
+    CheckpointState *state;       /* the run whose state is saved; borrowed */
     /* owned: ranges of the files that this rank writes, the same for the masters (fp32 weights) and for each optimizer
      * state */
     FileExtents      extents;

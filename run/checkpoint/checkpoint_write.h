@@ -46,8 +46,8 @@ void save_release(Save *s);
 /* Makes m the manifest of a save, which then saves the state that m describes instead of the state of the run. The save
  * then owns m. The lists of extents (ranges of file bytes) in m are freed. */
 void save_describe_as(Save *s, Manifest *m);
-void save_make_folder(Save *s);                                    /* makes the folder and checks free space; rank 0,
-                                                                    * first */
+void save_make_folder(Save *s);                                    /* makes the folder of the checkpoint and checks free
+                                                                    * space; called first, on rank 0 only */
 /* Hashes the part of the state that this rank writes, adds its extents (ranges of file bytes) to the manifest, and
  * writes them if `writes` is 1. Called by every rank. An infinity or NaN is a fault. values: the masters (fp32 weights)
  * in all `extents`, then each optimizer state in all `extents`. */

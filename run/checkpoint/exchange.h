@@ -28,10 +28,9 @@ void state_copy(const CheckpointState *state, const FileExtents *extents, float 
 
 /* Copies the values of a span (part of a parameter) to `to`. The copy may be queued on the stream. */
 typedef void (*SpanCopy)(void *ctx, Span span, float *to);
-/* Collective over the tensor ranks. Calls copy(ctx) for each span (part of a parameter) of this rank's pieces. Stores
- * one value for each element of the extents that this rank writes at `to`, in the order of exchange_extents. scratch
- * has exchange_scratch_elems elements. Returns the end of the values. The last copies may still be queued on the
- * stream. */
+/* Collective over the tensor ranks. Calls copy(ctx) for each span (part of a parameter) that this rank owns. Stores at
+ * `to` one value for each element that this rank writes to a checkpoint, in the order of exchange_extents. scratch has
+ * exchange_scratch_elems elements. Returns the end of the values. The last copies may still be queued on the stream. */
 float *exchange_copy(const Shards *z, Stream *stream, SpanCopy copy, void *ctx, float *to, float *scratch);
 
 /* exchange_most_elems returns the most floats that a rank writes. exchange_scratch_elems returns the floats of scratch

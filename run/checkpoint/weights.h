@@ -104,7 +104,7 @@ Path weights_set_folder(const char *path);
  * naming file, line and column if one is broken. */
 void weights_set_check_json(const char *path);
 
-/* Returns a hash of the sizes of the files and of samples of their content. */
+/* Returns a hash of the sizes of the files and of some of their bytes. */
 uint64_t weights_set_fingerprint(const WeightsSet *set);
 
 /* Returns the tensor of exactly this name, in any of the files; its fields are NULL if it is missing. */

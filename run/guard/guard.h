@@ -60,7 +60,8 @@ typedef struct {
 typedef enum { STEP_FINE, STEP_NOT_FINITE, STEP_SPIKE } StepJudgement;
 typedef enum { GUARD_UPDATE, GUARD_SKIP, GUARD_ROLLBACK, GUARD_STOP } GuardAct;
 
-/* Judges the numbers of a step. step counts from 0. A step of the warm-up is never a spike. */
+/* Judges loss and gradient norm of a step: fine, not finite, or a spike, which is a loss far above the recent ones.
+ * step counts from 0. A step of the warm-up is never a spike. */
 StepJudgement guard_judge(const Guard *g, const Config *c, int64_t step, double loss, double grad_norm);
 
 /* Decides what is done about a step, and returns it: update the weights, skip the step, roll back or stop the run.
@@ -73,7 +74,8 @@ typedef struct {
     int     suspect;              /* 1 if the gradients of this rank are not finite */
     /* Hashes of this rank's own gradients, and of the summed gradients that it updates with; 0: not requested. */
     int64_t own_grads, grads;
-    int64_t replicas;             /* hash of the state that all ranks hold (guard_hash_due) */
+    int64_t replicas;             /* hash of the state that all ranks hold, such as the working weights
+                                   * (guard_hash_due) */
     /* 1 if ranks hold different state that should be equal; all ranks have the same value here */
     int     replicas_differ;
 } StepNumbers;

@@ -115,7 +115,8 @@ enum { LONGEST_NAME = 250 }; /* longest file name that ".lock" can follow */
 struct RunLock {
     char            dir[4096], path[4200];
     char            by[32], key[32];     /* verb and key for messages: "tokenize: " and "out", or "" and "run.dir" */
-    int             fd;                  /* open and flocked as long as the process lives */
+    int             fd;                  /* descriptor of the lock file, open and flocked as long as the process
+                                          * lives */
     LockHolder      self;
     double          beat_ms;
     char            before[HOLDER_TEXT]; /* text of the lock file at this job's first look */
@@ -133,8 +134,9 @@ struct RunLock {
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Reads the present text of the file. Opens it again, because a network file system may keep the old text of an open
- * file. Returns 0, or -errno if the file cannot be read. A text that is too long for a holder counts as empty. */
+/* Reads the present text of the lock file. Opens the file again, because a network file system may keep the old text of
+ * an open file. Returns 0, or -errno if the file cannot be read. A text that is too long for a holder counts as
+ * empty. */
 static int read_now(const RunLock *l, char text[HOLDER_TEXT]) {
     char   *whole = NULL;
     int64_t bytes = io_read_file(l->path, HOLDER_TEXT - 1, &whole);
@@ -221,7 +223,7 @@ static void open_output(RunLock *l) {
              l->path, l->key);
 }
 
-/* Returns 1 if the open file still has the name of the lock. */
+/* Returns 1 if the file that is open still has the name of the lock, and was not removed or replaced. */
 static int is_named(const RunLock *l) {
     struct stat opened, named;
     return fstat(l->fd, &opened) == 0 && stat(l->path, &named) == 0 && opened.st_ino == named.st_ino &&
@@ -327,8 +329,8 @@ RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double
 
 /* --- holding ------------------------------------------------------------------------------------------------------ */
 
-/* Reads the lock file. If the file is gone or cannot be read, this job keeps the lock. Only the name of another job
- * ends the lock. */
+/* Returns 1 if the lock file still names this job. If the file is gone or cannot be read, this job keeps the lock. Only
+ * the name of another job ends the lock. */
 int lock_is_held(RunLock *l) {
     char       text[HOLDER_TEXT];
     LockHolder now;

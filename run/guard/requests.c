@@ -65,8 +65,9 @@ static void on_request(int signal_number) {
     }
     stop_flag = 1;
 }
-/* When mpirun gets Ctrl-C, TERM or HUP, it sends CONT at once, TERM a second later and KILL after another second. The
- * save starts with the CONT. A CONT from another process ends a stop by SIGSTOP or a debugger. */
+/* Handles SIGCONT. When mpirun gets Ctrl-C, TERM or HUP, it sends CONT at once, TERM a second later and KILL after
+ * another second. The save starts with the CONT. A CONT from another process only ends a stop by SIGSTOP or a
+ * debugger. */
 static void on_continue(int signal_number, siginfo_t *info, void *context) {
     (void)signal_number, (void)context;
     if (info->si_code == SI_QUEUE) { /* sent by world_tell_neighbours() in another rank of this host */

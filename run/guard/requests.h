@@ -30,8 +30,8 @@ void signals_install(void);
  * set. */
 void signals_keep_to_main(void);
 
-/* For a process without signals_install(). Removes the file `path` (borrowed) if HUP, INT or TERM ends the process.
- * signals_keep() undoes this. */
+/* Registers a file that is removed if HUP, INT or TERM ends the process. path is borrowed. For a process without
+ * signals_install(). signals_keep() undoes this. */
 void signals_remove(const char *path);
 void signals_keep(const char *path);
 
@@ -59,7 +59,7 @@ typedef struct {
 } TimeLimit;
 
 typedef struct {
-    Comm       *comm;       /* borrowed */
+    Comm       *comm;       /* all ranks of the run; borrowed */
     const char *dir;        /* borrowed: run.dir */
     TimeLimit   limit[2];
     /* rank 0: 1 if the file STOP existed at the start; it was removed and is obeyed */
@@ -69,9 +69,10 @@ typedef struct {
     double      save_ms;    /* duration of a save: estimated from its size; the caller sets it after each save */
     int         stepped;    /* 1 if this process has taken a step */
     int         stop;       /* 1 if all ranks know the request to stop */
-    int64_t     stride;     /* calls of requests_agree per exchange of requests; equal on all ranks */
-    int64_t     left;       /* calls of requests_agree until the next exchange of requests */
-    double      asked_ms;   /* time of the last exchange of requests, on clock_ms() */
+    int64_t     stride;     /* number of calls of requests_agree from one exchange of requests to the next; equal on all
+                             * ranks */
+    int64_t     left;       /* number of calls of requests_agree until the next exchange of requests between ranks */
+    double      asked_ms;   /* time of the last exchange of requests between ranks, on clock_ms() */
 } Requests;
 
 /* Begins to collect requests to stop or save. Removes a file STOP that exists, and obeys it like one that comes later.

@@ -28,15 +28,16 @@ static const double APART_MS = 1000.0, ENDING_MS = 2000.0;
 static const double TOGETHER_MS = 500.0;
 
 struct Watchdog {
-    Comm *_Atomic     comm;      /* borrowed; NULL: not known yet */
+    Comm *_Atomic     comm;      /* all ranks of the job; borrowed; NULL before watchdog_know */
     Mesh              mesh;      /* places of the ranks in the grid; set together with comm */
     Launch            launch;
     long              launcher;      /* process number of the launcher on this host; 0: none */
     char              launcher_name[16];
     char              host[HOST_CHARS];
-    double            limit_seconds; /* configured limit; 0: it follows from the pauses seen */
+    double            limit_seconds; /* configured limit of the time without a tick; 0: it follows from the pauses
+                                      * seen */
     Thread            thread;
-    _Atomic int64_t   last_us;   /* time of the last tick, clock_ms() * 1000            */
+    _Atomic int64_t   last_us;   /* time of the last tick (sign of progress): clock_ms() * 1000 */
     _Atomic int64_t   longest_us;/* longest pause between two ticks, since the first step */
     _Atomic int       started, ends;
     const char *_Atomic phase;

@@ -18,9 +18,10 @@ static const double LOOK_MS = 50.0, GOODBYE_MS = 10e3;
 struct Island {
     IslandParts    parts;
     Key            key;                /* the shared key, from outer.key */
-    Link          *link;               /* [links] one connection to each server; the first server leads; owned */
+    Link          *link;               /* [links] one connection to each server; the first server leads the others;
+                                        * owned */
     int            links;              /* number of connections, one to each server */
-    /* copies of the weights at the start of the outer round, and the deltas that this rank sends */
+    /* copies of the weights at the start of the round, and the deltas (weight changes) that this rank sends */
     RoundCopy      copy;
     int            has_lease, is_over; /* has_lease: 1 while the island has samples to train on, whose deltas are not
                                         * sent yet. is_over: 1 if the server has no more rounds */

@@ -52,7 +52,7 @@ typedef struct {
  * server. */
 typedef struct {
     Closed   closed;           /* the server's message that ended the round */
-    double   ms;               /* milliseconds without training: the wait for the new weights and the next lease */
+    double   ms;               /* milliseconds without training: the wait for the new weights and for new samples */
     int64_t  sent, received;   /* bytes sent to and received from the servers in the round, summed over all ranks */
 } IslandExchange;
 

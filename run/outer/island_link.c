@@ -229,9 +229,9 @@ static void take_chunk(Link *l, const FrameHeader *h, const void *payload) {
 
 void link_send(Link *l, End end) { l->send = (LinkSend){.is_on = 1, .end = end}; }
 
-/* Sends deltas while the channel's buffer has space for a frame, then the END message. Packs each element only once,
- * because packing records what rounding lost. A frame lies within one range of RoundCopy.runs, and within the part of
- * this server. */
+/* Sends deltas (weight changes) while the channel's buffer has space for a frame, then the END message. Packs each
+ * element only once, because packing records the rounding errors. A frame lies within one range of RoundCopy.runs, and
+ * within the part of the model of this server. */
 static void send_values(Link *l) {
     LinkSend       *s = &l->send;
     const FileExtents *runs = &l->copy->runs;

@@ -21,14 +21,14 @@ typedef struct {
     Optimizer *optimizer;  /* holds the masters (fp32 weights) that new weights are copied to; borrowed */
     Stream    *stream;     /* stream of copies between GPU and host; borrowed */
     FrameType  type;       /* type in which the values of deltas (weight changes) are sent */
-    FileExtents   runs;       /* owned: ranges of the model that this rank sends to the server */
+    FileExtents   runs;       /* owned: ranges of parameter elements whose deltas this rank sends to the server */
     float     *x;          /* [shards_state_elems] weights x that the round began with, in the order of the masters;
                             * from device_alloc_host; owned */
     /* [runs.elems] deltas: the weights at the begin of the round (x) minus the masters at its end, in the order of
      * `runs`. Behind it in memory, a buffer in which tensor ranks exchange values */
     float     *delta;
-    float     *rest;       /* [runs.elems] what rounding has removed from the deltas sent so far; NULL if deltas are
-                            * fp32 */
+    float     *rest;       /* [runs.elems] rounding errors of the deltas sent so far, which the next deltas add; NULL if
+                            * deltas are sent in fp32 */
     int64_t   *taken;      /* [spans] number of elements that have arrived of each span (part of a parameter that this
                             * rank holds); owned */
 } RoundCopy;
@@ -51,8 +51,8 @@ void round_copy_publish(RoundCopy *c);
  * outer.send=gradients it copies the gradients that shards_finish has completed. Returns the sum of the squares of the
  * values that this rank sends. */
 double round_copy_gather(RoundCopy *c, OuterSend send);
-/* Packs elements [at, at + elems) of the deltas as a payload of type c->type, with elems <= FRAME_PAYLOAD_LIMIT / 4.
- * Pack each element only once, because packing also records what rounding lost. */
+/* Packs elements [at, at + elems) of the deltas (weight changes) as a payload of type c->type, with elems <=
+ * FRAME_PAYLOAD_LIMIT / 4. Pack each element only once, because packing also records the rounding errors. */
 void   round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload);
 /* Clears the rounding errors that the next deltas would add. Called if the deltas from which the errors came did not
  * count. */
@@ -78,9 +78,10 @@ typedef struct {
     int     is_given_up;  /* 1 if the fetch was given up: chunks that still arrive are dropped */
 } LinkFetch;
 
-/* A delivery of deltas to one server: the part of the model that this server has, then an END message. */
+/* A delivery of deltas (weight changes) to one server: the part of the model that this server has, then an END
+ * message. */
 typedef struct {
-    int     is_on;        /* 1 while deltas or END are being sent */
+    int     is_on;        /* 1 while deltas or the END message are being sent */
     int64_t run, at;      /* next element to send: `run` is the index of its range in RoundCopy.runs, `at` its offset in
                            * that range */
     int64_t gone;         /* number of elements already sent or skipped, in all ranges of this rank; elements of other
@@ -95,7 +96,7 @@ typedef struct {
     int        part, parts; /* index of the server's part of the model; number of parts */
     int64_t    first, end; /* the server's part has elements [first, end) of the model */
     double     patience_ms; /* ms without an answer after which the connection counts as broken */
-    RoundCopy *copy;      /* copy of the weights of the round; borrowed */
+    RoundCopy *copy;      /* copy of the weights that the round began with; borrowed */
     LinkFetch  fetch;     /* the weights that are being fetched */
     LinkSend   send;      /* deltas that are being sent */
     /* [FRAME_PAYLOAD_LIMIT] buffer for a frame of deltas, or for a chunk of the weights that another rank fetched;
@@ -141,7 +142,7 @@ void    link_give_up(Link *l);                             /* drops the chunks o
 int64_t link_chunk_begin(const Link *l, int64_t chunk);
 int64_t link_chunk_elems(const Link *l, int64_t chunk);
 int     link_owns(const Link *l, int64_t chunk);
-void    link_send(Link *l, End end);                       /* begins to send the deltas of l->copy, then the message
-                                                            * END */
+void    link_send(Link *l, End end);                       /* begins to send the deltas of l->copy (weight changes),
+                                                            * then the message END */
 
 #endif

@@ -30,7 +30,7 @@ static void remove_free(Leases *l, int64_t i) {
     l->frees--;
 }
 
-/* Adds samples to the free ranges, and joins them with adjacent free ranges. Returns 0 if some of them are free
+/* Adds samples to the ranges of free samples, and joins them with adjacent ranges. Returns 0 if some of them are free
  * already, or were never given. */
 static int release(Leases *l, SampleRange r) {
     int64_t i = 0;
@@ -252,8 +252,8 @@ int members_here(const Members *ms) {
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-/* Returns the island with this id, or a new one. An old island whose deltas must still count stays in the list until
- * then, in addition to the new one. Returns NULL if there are too many islands. */
+/* Returns the island (training job) with this id, or a new one. An old island whose deltas must still count stays in
+ * the list until then, in addition to the new one. Returns NULL if there are too many islands. */
 static Member *find_member(Members *ms, const char *id) {
     for (int i = 0; i < ms->count; i++) {
         Member *m = ms->member[i];

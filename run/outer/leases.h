@@ -20,7 +20,8 @@
 typedef struct { int64_t first, samples; } SampleRange;
 
 typedef struct {
-    int64_t     number;    /* number of the lease: from 0, in the order in which leases are given */
+    int64_t     number;    /* number of the lease (a range of samples given to an island): from 0, in the order in which
+                            * leases are given */
     SampleRange range;     /* samples of the lease; once it is done, only those whose training is in the server's
                             * weights */
     char        island[ISLAND_ID_BYTES]; /* id of the island (training job) that has the lease */
@@ -52,8 +53,8 @@ void   leases_close(Leases *l);
 /* Gives an island (training job) a lease of `samples` samples that were never given, for this round. If samples are
  * free that were given before, gives the lowest free range instead, at most `samples` of it. */
 Lease  leases_give(Leases *l, int64_t samples, const char *island, int64_t round);
-/* Records that the first `used` samples of the lease count in the weights of `round`. The other samples of the lease
- * are free again. With used 0 the lease is returned, as leases_return does. */
+/* Records that the first `used` samples of a lease (range of samples) count in the weights of `round`. The other
+ * samples of the lease are free again. With used 0 the lease is returned, as leases_return does. */
 void   leases_done(Leases *l, int64_t number, int64_t used, int64_t round);
 void   leases_return(Leases *l, int64_t number);
 void   leases_sync(Leases *l); /* syncs new lines of the leases file to disk; exit 74 if that fails */
@@ -79,7 +80,8 @@ typedef struct {
     char        id[ISLAND_ID_BYTES]; /* id of the island: 16 hex digits */
     int         number;            /* index of the island, from 0; sums over islands are in the order of this index */
     MemberState state;
-    int         ranks, joined, ended; /* number of ranks of the island; number that sent HELLO; number that sent END */
+    int         ranks, joined, ended; /* number of ranks of the island; number of them that sent HELLO; number that sent
+                                       * END in this round */
     char       *received;          /* [ranks] 0: nothing received from the rank; 1: HELLO; 2: also END of this round.
                                     * Owned */
     int         leaves;            /* 1 after a BYE message or if the island is lost: it becomes GONE when its deltas
@@ -87,13 +89,13 @@ typedef struct {
     int         knows_end;         /* 1 if the island was informed that the run has reached run.steps */
     double      heard_ms;          /* time of clock_ms() when the last frame of the island arrived */
     Lease       lease;             /* samples that the island trains on; valid while it TRAINS or has ENDED */
-    int64_t     arrivals;          /* outer.wait=none: number of deltas of all islands that had counted when this island
-                                    * got its lease */
+    int64_t     arrivals;          /* outer.wait=none: value of Members.arrivals (deltas counted so far) when this
+                                    * island got its lease */
     End         end;               /* END message of rank 0 of the island: samples, tokens and loss of its round */
     double      norm;              /* L2 norm of the island's delta, valid once it has ENDED */
-    double      last_norm;         /* norm of the island's last delta that counted */
-    int64_t     last_round;        /* number of the round in which the island's last delta counted; -1: none has counted
-                                    * yet */
+    double      last_norm;         /* L2 norm of the last delta of the island that was applied to the weights */
+    int64_t     last_round;        /* number of the round in which the island's last delta was applied to the weights;
+                                    * -1: none was */
     float      *delta;             /* [elements of the part] the island's delta (its weight change), by offset; NULL
                                     * until a rank sends some of it; owned */
     int64_t     elems;             /* number of elements of `delta` that have arrived */
@@ -112,8 +114,10 @@ typedef struct {
     int       parts;               /* number of servers that must receive their part of a delta before the delta can
                                     * count; 1 on a server other than the first */
     int64_t   round;               /* number of the open round */
-    int64_t   arrivals;            /* outer.wait=none: number of deltas that have counted since the server started */
-    int64_t   of_round;            /* outer.wait=none: number of deltas that have counted in the open round */
+    int64_t   arrivals;            /* outer.wait=none: number of deltas (weight changes of islands) that were applied
+                                    * since the server started */
+    int64_t   of_round;            /* outer.wait=none: number of deltas (weight changes of islands) that were applied in
+                                    * the open round */
     int       has_begun;           /* 1 once this process of the server has opened a round */
 } Members;
 
@@ -134,8 +138,9 @@ int members_count(const Members *ms, MemberState state);
 int members_here(const Members *ms);               /* returns the number of islands that are connected with all ranks
                                                     * and do not leave */
 int members_may_open(const Members *ms);           /* returns 1 if every island in the state WAITS can get a lease
-                                                    * now */
-int members_may_close(const Members *ms);          /* outer.wait=all: returns 1 if the open round can close now */
+                                                    * (samples to train on) now */
+int members_may_close(const Members *ms);          /* outer.wait=all: returns 1 if the open round can close: no island
+                                                    * trains, and one has sent its deltas */
 void members_give(Members *ms, Member *m, Lease lease);
 
 /* Handles the END message of a rank of an island: the rank has sent its deltas. elems: number of elements that all
@@ -150,7 +155,8 @@ int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems,
 /* Records that another server has received its whole part of a delta: the delta of the island that has this lease.
  * squares: sum of squares of that part. Returns 0 if no island has such a lease. */
 int members_part_in(Members *ms, int64_t lease, const Exact *squares);
-/* Returns the island that trains on the lease or has ENDED with it, or NULL. */
+/* Returns the island (training job) that has this lease (range of samples): it trains on it, or has sent the deltas.
+ * Returns NULL if there is none. */
 Member *members_of_lease(const Members *ms, int64_t lease);
 
 /* Judges the norm of the delta of an island that has ENDED. Returns 1, or 0 with the reason in fault. A norm is refused
@@ -160,11 +166,12 @@ int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_B
 /* Records that the delta (weight change) of an island is now part of the server's weights. The island then waits for a
  * lease again, or is GONE if it leaves. */
 void members_counted(Members *ms, Member *m);
-/* outer.wait=none, called after members_counted. Returns 1 if the delta that counted was the last of the round. */
+/* outer.wait=none, called after members_counted. Returns 1 if as many deltas (weight changes) have been applied as make
+ * a round. */
 int  members_round_is_full(const Members *ms);
 void members_next_round(Members *ms);
-int64_t members_staleness(const Members *ms, const Member *m); /* outer.wait=none: returns the age of the island's
-                                                                * lease, in rounds */
+int64_t members_staleness(const Members *ms, const Member *m); /* outer.wait=none: returns how many rounds ago the
+                                                                * island got its lease (samples) */
 
 /* Returns an island that has been silent for longer than patience_ms and is not GONE, or NULL. */
 Member *members_silent(const Members *ms, double now_ms, double patience_ms);

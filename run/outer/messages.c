@@ -113,7 +113,7 @@ typedef struct {
                               * rule */
 } Field;
 
-enum { DATA_FILE = MESSAGE_KINDS /* an entry of the list of data files in a HELLO message */ };
+enum { DATA_FILE = MESSAGE_KINDS /* Field.kind for an entry of the list of data files in a HELLO message */ };
 
 /* ROW_AS(kind, struct, member, key, field type, C type, bounds) describes one field. The compiler checks that the
  * member has the C type. */

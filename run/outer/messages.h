@@ -139,27 +139,32 @@ typedef struct {
 
 typedef struct {
     int64_t round;
-    int64_t step;                 /* step of the learning-rate schedule at which the lease begins */
-    int64_t steps;                /* number of optimizer steps to train in the lease */
-    int64_t first, samples;       /* first sample of the lease in the global order; number of samples */
-    int     islands;              /* number of islands with a lease in this round, including the receiver */
-    int64_t lease;                /* number of the lease; the END message of the island must repeat it */
+    int64_t step;                 /* step of the learning-rate schedule at which the training on these samples begins */
+    int64_t steps;                /* number of optimizer steps to train with these samples */
+    int64_t first, samples;       /* first sample to train on, in the global order; number of samples */
+    int     islands;              /* number of islands (training jobs) that train in this round, including the
+                                   * receiver */
+    int64_t lease;                /* number of the lease, the range of samples that is given; the END message of the
+                                   * island must repeat it */
 } Open;
 
 typedef struct {
     int64_t round;
-    int64_t samples;              /* number of samples of its lease that the island trained on */
+    int64_t samples;              /* number of samples of the round that the island trained on */
     int64_t tokens;               /* number of tokens of the samples that were trained on */
-    double  norm;                 /* sum of the squares of this rank's deltas */
+    double  norm;                 /* sum of the squares of this rank's deltas (weight changes) */
     double  loss;                 /* mean loss of the island over the round */
     int64_t lease;                /* number of the lease, from the OPEN message that gave it */
 } End;
 
 typedef struct {
     int64_t round;                /* number of the new round */
-    int     islands;              /* number of islands whose deltas counted in the last round */
-    double  norm;                 /* norm of the mean delta of the last round */
-    int64_t staleness;            /* age of the island's last delta, in rounds */
+    int     islands;              /* outer.wait=all: number of islands (training jobs) whose deltas were applied in the
+                                   * last round. outer.wait=none: number of connected islands */
+    double  norm;                 /* outer.wait=all: L2 norm of the mean delta (weight change) of the last round.
+                                   * outer.wait=none: of the receiver's delta */
+    int64_t staleness;            /* age of the island's last delta in rounds: since it fetched the weights that the
+                                   * delta began from */
     int     is_done;              /* 1 if the run has reached run.steps. JSON key: "done" */
 } Closed;
 
@@ -176,8 +181,9 @@ typedef struct {
     Json    json;                 /* owned: the JSON that the Follow was read from */
 } Follow;
 
-/* Message of a follower to the leader: its part of the delta of a lease has arrived. The sum of squares of that part is
- * sent exactly, as the hex digits of its words. So one server and several servers round the sum in the same way. */
+/* Message of a follower (server other than the first) to the leader (first server): its part of the delta of the island
+ * with this lease has arrived. The sum of squares of that part is sent exactly, as the hex digits of its words. So one
+ * server and several servers round the sum in the same way. */
 typedef struct { int64_t lease; Exact squares; } PartIn;
 
 typedef struct { int64_t lease; double weight; } Count;

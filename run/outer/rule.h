@@ -29,7 +29,8 @@ typedef struct { double learning_rate, momentum; } OuterRule;
  * [islands]. mean [elems] may be one of the deltas. */
 void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems);
 
-/* outer.wait=all: applies d, the mean delta, with Nesterov momentum. Changes the momentum v and the weights x. */
+/* outer.wait=all: applies d, the mean delta (weight change), with Nesterov momentum. Changes the momentum v and the
+ * weights x. */
 void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elems);
 
 /* outer.wait=none: applies d, the delta of one island, when it arrives. share: 1 / ((1 + staleness) N), where N is the
@@ -112,7 +113,8 @@ void server_weights_step(const ServerWeights *w, const Step *step, float *d, Exa
 typedef struct {
     FrameType type;          /* type of the values; FRAME_F32 if no changes are kept, and the other fields are unused */
     int64_t   first, elems;  /* index of the first element of this server's part of the model; number of elements */
-    int64_t   round;         /* the round whose weights the last change leads to; -1 if there was none */
+    int64_t   round;         /* number of the round that begins with the weights after the last change; -1 if there was
+                              * no change */
     /* [elems] rounding errors that the next change adds. Between round_change_begin and round_change_end: the weights
      * before the step. Owned */
     float    *rest;
@@ -120,7 +122,8 @@ typedef struct {
                               * owned */
 } RoundChange;
 
-/* Returns the type of the values of deltas, and of changes of the weights if the server keeps them. */
+/* Returns the type in which deltas (weight changes of islands) are sent. The server sends changes of its weights in
+ * this type, too, if it keeps them. */
 FrameType   round_change_type(const Config *c);
 size_t      round_change_bytes(const Config *c, size_t elems); /* returns the bytes of a RoundChange; 0 if the server
                                                                 * keeps no changes */

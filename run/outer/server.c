@@ -48,7 +48,8 @@ struct Server {
                                           * connected, and for part 0; owned list */
     Peer       *leader;                  /* connection of a follower (server other than the first) to the leader (first
                                           * server) */
-    Member    **counted;                 /* [counts] the islands whose deltas the next step applies; owned list */
+    Member    **counted;                 /* [counts] the islands (training jobs) whose deltas the next step applies;
+                                          * owned list */
     double     *weight;                  /* [counts] weights of the deltas in `counted`; owned */
     int         counts;                  /* number of entries in each of the lists `counted` and `weight` */
     int64_t     had;                     /* number of values of weights and optimizer state (STATE messages) that have
@@ -309,7 +310,8 @@ static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t b
 
 /* --- the leader: frames of followers, and orders to them ---------------------------------------------------------- */
 
-/* Accepts another server as a follower. Sends it the part of the weights that it will hold, before anything else. */
+/* Handles the FOLLOW message of another server, and accepts it as a follower. Sends it the part of the weights that it
+ * will hold, before anything else. Returns 0 with the reason in fault if it cannot follow. */
 static int take_follow(Server *s, Peer *p, const void *payload, size_t bytes, char *fault) {
     char   differences[512] = "";
     Follow follow;
@@ -406,8 +408,8 @@ static void await_answer(Server *s, Peer *p, int64_t state_elems) {
     }
 }
 
-/* Applies a step to all parts of the model. Waits until all other servers have done it, and adds their sums of squares
- * to *squares. */
+/* Applies a step to all parts of the model, of which each server has one. Waits until all other servers have done it,
+ * and adds their sums of squares to *squares. */
 static void order_step(Server *s, const Step *step, Exact *squares) {
     for (int k = 1; k < s->parts.parts; k++) s->follower[k]->has_answer = 0;
     tell_followers(s, MESSAGE_STEP, step);
@@ -778,7 +780,8 @@ static void end_round(Server *s, int islands, double norm) {
     s->round_tokens = s->staleness = 0, s->round_loss = 0.0, s->round_began_ms = now;
 }
 
-/* Records that the weights x include the delta of the island. */
+/* Records that the delta of an island was applied to the weights: marks its samples as used, and adds its tokens and
+ * loss to the numbers of the round. */
 static void has_counted(Server *s, Member *m) {
     leases_done(&s->leases, m->lease.number, m->end.samples, s->members.round);
     s->round_tokens += m->end.tokens;

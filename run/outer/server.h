@@ -19,8 +19,8 @@ typedef struct {
     const Dataset   *train;
     const Optimizer *weights;   /* optimizer of one rank in host memory, which holds the weights of the model; NULL on a
                                  * server other than the first */
-    const Shards    *shards;    /* shards of the whole model as one rank has them; without memory on a server other than
-                                 * the first */
+    const Shards    *shards;    /* layout and shards of the whole model, as a job of one rank has them; without memory
+                                 * on a server other than the first */
     float           *memory;    /* [WEIGHTS_TENSORS, elements of the part] memory for the part of the weights and their
                                  * momentum, all zero; NULL on the first server */
     int              part, parts; /* part of the model that this server has; number of parts. The server with part 0
@@ -36,7 +36,8 @@ typedef struct {
 typedef struct {
     int64_t round, step;        /* numbers of completed rounds and optimizer steps */
     int64_t tokens;             /* number of tokens of all islands since step 0 */
-    int     islands;            /* number of islands whose deltas counted in the round */
+    int     islands;            /* number of islands whose deltas were applied in the round; with outer.wait=none number
+                                 * of these deltas */
     int64_t staleness;          /* outer.wait=none: the greatest age of a delta of the round, in rounds */
     double  norm, loss, ms;     /* norm of the mean delta; mean loss by tokens; ms since the last round ended */
     int64_t own_tokens;         /* number of tokens of this round */
