@@ -144,8 +144,8 @@ double  saver_stall_ms(const Saver *s) { return s->stall_ms; }
 
 int saver_ready(Saver *s) { return s->phase != PHASE_NONE && !worker_is_busy(&s->worker); }
 
-/* Begins the next phase after all ranks have finished one. Returns 1 if that was the last phase and the folder has its
- * final name. */
+/* Begins the next phase of a save after all ranks have finished one. Returns 1 if that was the last phase and the
+ * folder has its final name. */
 static int next_phase(Saver *s) {
     CHECK(saver_ready(s), "step %" PRId64 ": a phase of its save is not done yet", s->step);
     if (comm_any_fault(s->state->comm, s->save.fault)) {

@@ -25,9 +25,9 @@ static Span kept_of(const Shards *z, Span span) {
     return span;
 }
 
-/* Elements [first, end) of a span (part of a parameter), counted within the columns that this rank holds. Tensor rank i
- * writes them, together with the other columns of the same rows. The rows are whole, except a first and a last one that
- * the span itself cuts. */
+/* Elements [first, end) of a span (part of a parameter), counted within the columns that this rank holds. One tensor
+ * rank writes them to the checkpoint, together with the other columns of the same rows. The rows are whole, except a
+ * first and a last one that the span itself cuts. */
 typedef struct { int64_t first, end; } Rows;
 
 static int64_t width_of(const Param *p) { return p->dims == 2 ? p->local[1] : p->local[0]; }

@@ -131,8 +131,8 @@ static int read_i64(const cJSON *value, int64_t *out) {
     return 1;
 }
 
-/* Reads a count of the run, which must be within MANIFEST_COUNT_LIMIT. The seed and the tokens of a data file have no
- * such limit. */
+/* Reads a count of the run, such as its steps, which must be within MANIFEST_COUNT_LIMIT. The seed and the tokens of a
+ * data file have no such limit. */
 static int read_amount(const cJSON *value, int64_t *out) {
     return read_i64(value, out) && *out <= MANIFEST_COUNT_LIMIT;
 }

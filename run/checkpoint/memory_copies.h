@@ -23,20 +23,21 @@
 
 /* --- taking copies ------------------------------------------------------------------------------------------------ */
 
-typedef struct MemoryCopies MemoryCopies; /* a NULL pointer means that no copies are made; every call then does
-                                           * nothing */
+typedef struct MemoryCopies MemoryCopies; /* copies of this rank's state in host memory. NULL: no copies are made; every
+                                           * call then does nothing */
 
-/* Collective, called once before the first step. Allocates all memory, and removes the copies of an earlier job.
- * Returns NULL if checkpoint.memory_every is 0, or, with one warning, if a rank cannot have copies. state is
- * borrowed. */
+/* Collective, called once before the first step. Allocates all memory for copies of the state, and removes the copies
+ * of an earlier job. Returns NULL if checkpoint.memory_every is 0, or, with one warning, if a rank cannot have copies.
+ * state is borrowed. */
 MemoryCopies *memory_copies_create(const CheckpointState *state);
-/* Collective. Waits for the copy in flight, then starts a new one. */
+/* Collective. Waits until the last copy is whole, then copies the state of the run after `step` steps and starts to
+ * hash and send the copy. */
 void memory_copies_start(MemoryCopies *m, int64_t step);
 /* A copy of the state in memory that has become whole, on this host and on the next. memory_copies_next is called after
  * every step. It returns 1 if a copy has become whole since the last call. */
 typedef struct {
     int64_t step;
-    double  ms;       /* milliseconds from the start of the copy until it was whole */
+    double  ms;       /* milliseconds from the start of the copy until it was whole on this host and on the next */
     double  wait_ms;  /* ms, within the field `ms`, that training waited */
 } MemoryCopied;
 int  memory_copies_next(MemoryCopies *m, MemoryCopied *copied);

@@ -91,8 +91,8 @@ const char *outer_server(const char *list, int entry, char *out) {
 
 /* --- the weights -------------------------------------------------------------------------------------------------- */
 
-/* Makes one range of the server's part for each parameter in it. On one rank a span is a whole parameter, and
- * parameters follow each other in the order of the model. */
+/* Makes one range (WeightsRun) for each parameter of which the server has elements. With one rank a span, the elements
+ * of a parameter that a rank owns, is a whole parameter. Parameters follow each other in the order of the model. */
 ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first,
                                     int64_t elems) {
     ServerWeights w = {.first = first, .elems = elems};
