@@ -28,7 +28,7 @@ struct Saver {
     /* owned: ranges of the files that this rank writes, the same for the masters (fp32 weights) and for each optimizer
      * state */
     FileExtents      extents;
-    /* owned, from device_alloc_host: masters and optimizer states that this rank writes, then scratch */
+    /* owned, from device_alloc_host: masters (fp32 weights) and optimizer states that this rank writes, then scratch */
     float           *host_copy;
     Save             save;        /* used by the worker thread while it is busy, otherwise by the main thread */
     Phase            phase;       /* phase of the save in flight; PHASE_NONE: no save */

@@ -192,9 +192,9 @@ static void write_at(Save *s, int file, uint64_t offset, const void *bytes, size
 
 /* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
-/* Hashes the elements that this rank holds of one tensor of the state (masters, m or v). Writes them if the file is
- * open, which it is not for a copy in memory. base: first byte of the tensor in the file. from: the elements. Returns
- * the end of these elements. */
+/* Hashes the elements that this rank holds of one tensor of the state: the masters (fp32 weights), or moments m or v.
+ * Writes them if the file is open, which it is not for a copy in memory. base: first byte of the tensor in the file.
+ * from: the elements. Returns the end of these elements. */
 static const char *put_tensor(Save *s, int file, uint64_t base, const FileExtents *extents, const char *from) {
     size_t most = (size_t)manifest_extent_bytes(s->manifest.file[file].bytes);
     for (int64_t i = 0; i < extents->extents; i++) {

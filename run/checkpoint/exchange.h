@@ -22,8 +22,9 @@ typedef struct {
  * optimizer state are equal to these. Free with free(extents.extent). */
 FileExtents exchange_extents(const Shards *z);
 
-/* Collective over the tensor ranks. Copies the elements of all extents (ranges of the file) to `to`: first the masters,
- * then each optimizer state. scratch has exchange_scratch_elems elements. Returns when the copy is complete. */
+/* Collective over the tensor ranks. Copies the elements of all extents (ranges of the file) to `to`: first those of the
+ * masters (fp32 weights), then those of each optimizer state. scratch has exchange_scratch_elems elements. Returns when
+ * the copy is complete. */
 void state_copy(const CheckpointState *state, const FileExtents *extents, float *to, float *scratch);
 
 /* Copies the values of a span (part of a parameter) to `to`. The copy may be queued on the stream. */

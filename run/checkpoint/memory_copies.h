@@ -62,9 +62,10 @@ MemoryHost memory_host(Comm *c, int rank);
 
 /* Collective, called before anything is read. Rescues the state from copies in memory if they are newer than `newest`,
  * the step of the newest checkpoint on the disk (-1: none). Looks for a step of this run whose copies are whole for all
- * ranks, on their own host or on the next. Writes the newest such step as a checkpoint for any grid, and returns 1 with
- * its folder in *at (rank 0). Otherwise returns 0. Warns of each damaged copy. Exit 64 if config and copies do not fit
- * each other. Exit 74 if the checkpoint cannot be written; the copies then stay. */
+ * ranks, on their own host or on the next. Writes the newest such step as a checkpoint, which any number of ranks can
+ * read. Returns 1 with the folder of that checkpoint in *at (rank 0), or 0 if there is no such step. Warns of each
+ * damaged copy. Exit 64 if config and copies do not fit each other. Exit 74 if the checkpoint cannot be written; the
+ * copies then stay. */
 int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at);
 
 /* Writes the file RUN/run_id. Copies in memory name their run by this id. So a folder that was begun again or removed

@@ -89,9 +89,9 @@ int guard_verify_due(const Config *c, int64_t step);
 int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, char out[GUARD_TEXT]);
 
 /* Returns 1 if this step compares the state that all ranks hold. The comparison is made as often as it costs at most
- * 0.5 % of the time, and at least in every tenth step. It must come before the update. With ZeRO each rank owns a piece
- * of the weights, and the gather after the update sends every piece to all ranks. That gather would overwrite a wrong
- * copy of a piece, and would spread a wrong value in an owned piece. */
+ * 0.5 % of the time, and at least in every tenth step. It must come before the update. With ZeRO each rank owns a part
+ * of the weights, and the gather after the update sends every part to all ranks. That gather would overwrite a wrong
+ * copy of a part, and would spread a wrong value from the rank that owns it. */
 enum { GUARD_HASH_EVERY = 10, GUARD_HASH_TOKENS = 10000, GUARD_HASH_TOKENS_STAGE_0 = 50000 };
 int guard_hash_due(const Config *c, int ranks, int64_t step);
 /* Collective. Returns 1 if all ranks give the same value. Otherwise returns 0, and writes to out the names of the ranks

@@ -299,7 +299,7 @@ static void see_one_file_system(const char *dir, Comm *comm) {
         text = NULL;
         if (seen != nonce) usleep(100000);
     }
-    /* lowest rank that does not read the nonce of rank 0 */
+    /* lowest rank that does not read the random number (nonce) of rank 0 */
     int64_t blind = seen == nonce ? comm_size(comm) : comm_rank(comm);
     comm_all_reduce_i64(comm, &blind, 1, COMM_MIN);
     if (comm_rank(comm) == 0) io_unlink(path);

@@ -29,7 +29,8 @@ static const double TOGETHER_MS = 500.0;
 
 struct Watchdog {
     Comm *_Atomic     comm;      /* all ranks of the job; borrowed; NULL before watchdog_know */
-    Mesh              mesh;      /* places of the ranks in the grid; set together with comm */
+    Mesh              mesh;      /* places of the ranks in the grid (tensor, pipeline, shard, ...); set together with
+                                  * comm */
     Launch            launch;
     long              launcher;      /* process number of the launcher on this host; 0: none */
     char              launcher_name[16];

@@ -21,7 +21,8 @@ typedef struct Watchdog Watchdog;
 /* Starts the thread. limit_seconds: the longest allowed time without a tick. 0: the limit follows from the pauses seen
  * (watchdog_limit). Messages name rank and host by `launch`. */
 Watchdog *watchdog_create(double limit_seconds, Launch launch);
-/* Gives the watchdog the communicator of all ranks (borrowed) and their places in the grid, for its report. */
+/* Gives the watchdog the communicator of all ranks (borrowed), and for its report the places of the ranks in the grid
+ * (tensor, pipeline, shard, ...). */
 void      watchdog_know(Watchdog *w, Comm *comm, Mesh mesh);
 void      watchdog_destroy(Watchdog *w);
 

@@ -23,8 +23,8 @@ struct Island {
     int            links;              /* number of connections, one to each server */
     /* copies of the weights at the start of the round, and the deltas (weight changes) that this rank sends */
     RoundCopy      copy;
-    int            has_lease, is_over; /* has_lease: 1 while the island has samples to train on, whose deltas are not
-                                        * sent yet. is_over: 1 if the server has no more rounds */
+    int            has_lease, is_over; /* has_lease: 1 while this job has samples to train on, whose deltas (weight
+                                        * changes) are not sent yet. is_over: 1 if the server has no more rounds */
     int64_t        used;               /* number of samples of this round that were reported to the server as trained
                                         * on */
     IslandExchange ended;              /* numbers of the last completed round, for the logs */
@@ -354,8 +354,8 @@ static void say_goodbye(Island *s) {
  * 0 sends BYE after all PINGs are answered. The server answers in order, so it has then read the END message of every
  * rank. */
 void island_leave(Island *s, IslandWork work) {
-    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* drops new weights that may still arrive if the
-                                                                   * island is stopped */
+    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* drops new weights that may still arrive, if this
+                                                                   * job was stopped while it fetched them */
     int64_t broken = links_broken(s->link, s->links) != NULL;
     comm_all_reduce_i64(s->parts.comm, &broken, 1, COMM_MAX);
     if (!broken && s->has_lease && work.samples > 0) begin_to_send(s, work);

@@ -35,7 +35,7 @@ typedef struct {
 } IslandParts;
 
 typedef enum {
-    ISLAND_TRAINS,             /* the island has a lease (samples to train on), which island_round() returns */
+    ISLAND_TRAINS,             /* this job has samples to train on, which island_round() returns */
     ISLAND_STOPPED,            /* the job received a request to stop while it waited for the server */
     ISLAND_LOST,               /* no server answered for outer.patience_seconds; island_lost() has the reason */
     ISLAND_DONE                /* the server has reached run.steps; the weights are the final ones            */
@@ -44,11 +44,11 @@ typedef enum {
 /* Totals of the training steps that an island (training job) has made with its lease, the samples that the server gave
  * it. */
 typedef struct {
-    int64_t samples, tokens;   /* numbers of samples and tokens that the island trained on */
-    double  loss;              /* mean loss over the steps that the island trained */
+    int64_t samples, tokens;   /* numbers of samples and tokens that this job trained on */
+    double  loss;              /* mean loss over these samples */
 } IslandWork;
 
-/* Numbers of a round that has ended, for the logs. In a round the island trains, then exchanges weights with the
+/* Numbers of a round that has ended, for the logs. In a round this job trains, then exchanges weights with the
  * server. */
 typedef struct {
     Closed   closed;           /* the server's message that ended the round */
@@ -62,12 +62,12 @@ typedef struct Island Island;
  * for the weights of a round. Ends the job if outer.key is not a key file. */
 Island *island_create(IslandParts parts);
 void    island_destroy(Island *s);
-size_t  island_bytes(const Config *config, const Layout *layout); /* returns the bytes of host memory that an island
+size_t  island_bytes(const Config *config, const Layout *layout); /* returns the bytes of host memory that island_create
                                                                    * allocates */
 
-/* Collective. Connects to the server, waits for a lease (samples to train on) and the weights x, and loads x into the
- * masters and working copies. If the server refuses the island, the job ends with the exit code and the sentence that
- * the server sent. */
+/* Collective. Connects to the server, waits for samples to train on (a lease) and the weights x, and loads x into the
+ * masters (fp32 weights) and working copies. If the server refuses this job, it ends with the exit code and the
+ * sentence that the server sent. */
 IslandState island_join(Island *s);
 
 /* Tells the server that the island (this training job) is alive, and reads messages that have arrived. Each rank calls

@@ -1,5 +1,5 @@
-/* island_link.c - the copy of the weights that a rank of an island holds, and the connection of a rank to one server;
- * see island_link.h. */
+/* island_link.c - the copy of the weights that a rank of an island (training job) holds, and the connection of a rank
+ * to one server; see island_link.h. */
 #include "run/outer/island_link.h"
 
 #include <stdarg.h>
@@ -59,7 +59,8 @@ static float *x_of(const RoundCopy *c, Span span) {
 
 void round_copy_begin(RoundCopy *c) {
     const Shards *z = c->optimizer->shards;
-    shards_need_all(c->optimizer->shards); /* no weights may still be sent between ranks when masters change */
+    shards_need_all(c->optimizer->shards); /* waits until no weights are being sent between ranks, because the masters
+                                            * (fp32 weights) will change */
     memset(c->taken, 0, sizeof *c->taken * (size_t)z->spans);
 }
 

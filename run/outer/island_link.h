@@ -21,14 +21,15 @@ typedef struct {
     Optimizer *optimizer;  /* holds the masters (fp32 weights) that new weights are copied to; borrowed */
     Stream    *stream;     /* stream of copies between GPU and host; borrowed */
     FrameType  type;       /* type in which the values of deltas (weight changes) are sent */
-    FileExtents   runs;       /* owned: ranges of parameter elements whose deltas this rank sends to the server */
-    float     *x;          /* [shards_state_elems] weights x that the round began with, in the order of the masters;
-                            * from device_alloc_host; owned */
-    /* [runs.elems] deltas: the weights at the begin of the round (x) minus the masters at its end, in the order of
-     * `runs`. Behind it in memory, a buffer in which tensor ranks exchange values */
+    FileExtents   runs;       /* owned: ranges of parameter elements whose deltas (weight changes) this rank sends to
+                               * the server */
+    float     *x;          /* [shards_state_elems] weights x that the round began with, in the order of the masters
+                            * (fp32 weights); from device_alloc_host; owned */
+    /* [runs.elems] deltas: the weights at the begin of the round (x) minus the masters (fp32 weights) at its end, in
+     * the order of `runs`. Behind it in memory, a buffer in which tensor ranks exchange values */
     float     *delta;
-    float     *rest;       /* [runs.elems] rounding errors of the deltas sent so far, which the next deltas add; NULL if
-                            * deltas are sent in fp32 */
+    float     *rest;       /* [runs.elems] rounding errors of the deltas (weight changes) sent so far, which the next
+                            * deltas add; NULL if deltas are sent in fp32 */
     int64_t   *taken;      /* [spans] number of elements that have arrived of each span (part of a parameter that this
                             * rank holds); owned */
 } RoundCopy;
@@ -39,23 +40,23 @@ void      round_copy_destroy(RoundCopy *c);
 size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type);
 
 /* Loads new weights from the server. Call round_copy_begin, then round_copy_take for all elements of the model in
- * chunks, then round_copy_publish, which writes the masters and working copies of all ranks. Until then the model is
- * unchanged. begin and publish are collective. */
+ * chunks, then round_copy_publish. This function writes the masters (fp32 weights) and working copies of all ranks.
+ * Until then the model is unchanged. begin and publish are collective. */
 typedef enum { ROUND_X, ROUND_CHANGE } RoundValues; /* the new weights, or their change from the weights that
                                                      * RoundCopy.x holds */
 void round_copy_begin(RoundCopy *c);
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems);
 void round_copy_publish(RoundCopy *c);
 
-/* Collective. Fills c->delta with the weights at the begin of the round minus the masters at its end. With
- * outer.send=gradients it copies the gradients that shards_finish has completed. Returns the sum of the squares of the
- * values that this rank sends. */
+/* Collective. Fills c->delta with the weights at the begin of the round minus the masters (fp32 weights) at its end.
+ * With outer.send=gradients it copies the gradients that shards_finish has completed. Returns the sum of the squares of
+ * the values that this rank sends. */
 double round_copy_gather(RoundCopy *c, OuterSend send);
 /* Packs elements [at, at + elems) of the deltas (weight changes) as a payload of type c->type, with elems <=
  * FRAME_PAYLOAD_LIMIT / 4. Pack each element only once, because packing also records the rounding errors. */
 void   round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload);
-/* Clears the rounding errors that the next deltas would add. Called if the deltas from which the errors came did not
- * count. */
+/* Clears the rounding errors that the next deltas (weight changes) would add. Called if the deltas from which the
+ * errors came did not count. */
 void   round_copy_forget(RoundCopy *c);
 
 /* --- the connection to one server ----------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ typedef struct {
 /* A delivery of deltas (weight changes) to one server: the part of the model that this server has, then an END
  * message. */
 typedef struct {
-    int     is_on;        /* 1 while deltas or the END message are being sent */
+    int     is_on;        /* 1 while deltas (weight changes) or the END message are being sent */
     int64_t run, at;      /* next element to send: `run` is the index of its range in RoundCopy.runs, `at` its offset in
                            * that range */
     int64_t gone;         /* number of elements already sent or skipped, in all ranges of this rank; elements of other
@@ -91,19 +92,19 @@ typedef struct {
 
 typedef struct {
     Channel   *server;    /* owned; NULL if not connected */
-    int        rank, ranks; /* number of this rank; number of ranks of the island */
+    int        rank, ranks; /* number of this rank; number of ranks of the training job */
     int64_t    elems;     /* number of parameters of the model */
     int        part, parts; /* index of the server's part of the model; number of parts */
     int64_t    first, end; /* the server's part has elements [first, end) of the model */
     double     patience_ms; /* ms without an answer after which the connection counts as broken */
     RoundCopy *copy;      /* copy of the weights that the round began with; borrowed */
     LinkFetch  fetch;     /* the weights that are being fetched */
-    LinkSend   send;      /* deltas that are being sent */
+    LinkSend   send;      /* deltas (weight changes) that are being sent */
     /* [FRAME_PAYLOAD_LIMIT] buffer for a frame of deltas, or for a chunk of the weights that another rank fetched;
      * owned */
     char      *payload;
     int        is_broken; /* 1 if the connection is unusable; fault has the reason. refuse.code is not 0 if the server
-                           * refused the island */
+                           * refused the training job */
     char       fault[1024]; /* why the connection broke; "" if it did not */
     Refuse     refuse;    /* the server's REFUSE message, if code is not 0 */
     int        has_welcome, has_open, has_closed; /* 1 if a message WELCOME, OPEN or CLOSED has arrived */
@@ -123,15 +124,17 @@ void link_destroy(Link *l);
  * connection. */
 void link_take(Link *l, Channel *server);
 void link_keep(Link *l);
-/* Events that a rank of an island waits for. LINK_WELCOME: a WELCOME has arrived. LINK_OPENED: OPEN has arrived, with
- * the samples of a round, or a CLOSED that ends the run. LINK_CLOSED: CLOSED has also arrived, which ends a round. Only
- * rank 0 waits for OPEN, and only the first server sends OPEN and CLOSED. LINK_CHUNK: the awaited chunk of weights has
- * arrived, if this rank fetches it. LINK_SENT: deltas and END are sent. LINK_ANSWERED: all PINGs are answered. */
+/* Events that a rank of an island (training job) waits for. LINK_WELCOME: a WELCOME has arrived. LINK_OPENED: OPEN has
+ * arrived, with the samples of a round, or a CLOSED that ends the run. LINK_CLOSED: CLOSED has also arrived, which ends
+ * a round. Only rank 0 waits for OPEN, and only the first server sends OPEN and CLOSED. LINK_CHUNK: the awaited chunk
+ * of weights has arrived, if this rank fetches it. LINK_SENT: deltas and END are sent. LINK_ANSWERED: all PINGs are
+ * answered. */
 typedef enum { LINK_WELCOME, LINK_OPENED, LINK_CLOSED, LINK_CHUNK, LINK_SENT, LINK_ANSWERED } LinkEvent;
 int   links_have(const Link *l, int links, LinkEvent event); /* returns 1 if the event has happened on all links */
 /* Calls link_keep on all links until the event has happened on each or one breaks, for at most ms. */
 void  links_wait(Link *l, int links, LinkEvent event, double ms);
-/* Returns a broken link, preferably one whose server refused the island. Returns NULL if none is broken. */
+/* Returns a broken link, preferably one whose server refused the island (training job). Returns NULL if none is
+ * broken. */
 Link *links_broken(Link *l, int links);
 
 void link_ping(Link *l);

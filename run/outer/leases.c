@@ -1,5 +1,5 @@
-/* leases.c - gives ranges of samples to islands, and keeps the state of each island; see leases.h. Reading the file and
- * giving leases change the free ranges through the same two functions: take and release. */
+/* leases.c - gives ranges of samples to islands (training jobs), and keeps the state of each island; see leases.h.
+ * Reading the file and giving leases change the free ranges through the same two functions: take and release. */
 #include "run/outer/leases.h"
 
 #include <errno.h>
@@ -18,7 +18,8 @@ enum { LINE_BYTES = 512 };
 typedef enum { IS_GIVEN, IS_DONE, IS_RETURNED } Is;
 static const char *const IS_WORDS[] = {[IS_GIVEN] = "given", [IS_DONE] = "done", [IS_RETURNED] = "returned"};
 
-/* A line of the leases file. used: number of samples that an island trained on and whose result is in the model. */
+/* A line of the leases file. used: number of samples that an island (training job) trained on and whose result is in
+ * the model. */
 typedef struct { Lease lease; int64_t used; Is is; } Line;
 
 /* --- ranges of samples -------------------------------------------------------------------------------------------- */
@@ -409,7 +410,7 @@ void members_counted(Members *ms, Member *m) {
     ms->arrivals++, ms->of_round++;
 }
 
-/* outer.wait=none: returns the number of deltas (weight changes of islands) that make a round. */
+/* outer.wait=none: returns the number of deltas (weight changes of training jobs) that make a round. */
 static int64_t deltas_of_round(const Members *ms) { return larger_of(members_here(ms), 1); }
 
 int  members_round_is_full(const Members *ms) { return ms->of_round >= deltas_of_round(ms); }

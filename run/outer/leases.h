@@ -20,11 +20,11 @@
 typedef struct { int64_t first, samples; } SampleRange;
 
 typedef struct {
-    int64_t     number;    /* number of the lease (a range of samples given to an island): from 0, in the order in which
-                            * leases are given */
+    int64_t     number;    /* number of the lease (a range of samples given to a training job): from 0, in the order in
+                            * which leases are given */
     SampleRange range;     /* samples of the lease; once it is done, only those whose training is in the server's
                             * weights */
-    char        island[ISLAND_ID_BYTES]; /* id of the island (training job) that has the lease */
+    char        island[ISLAND_ID_BYTES]; /* id of the training job that has the lease */
     int64_t     round;     /* the round that the lease was given in; once it is done, the round that its samples counted
                             * in */
     int         is_done;   /* 1 if the samples of the lease count in the weights of the server */
@@ -36,8 +36,8 @@ typedef struct {
     uint64_t     bytes;    /* bytes of the leases file up to its last complete line */
     int64_t      next_number, next_sample; /* number of the next lease; index of the first sample that was never in a
                                             * lease */
-    Lease       *given;    /* [givens] leases (ranges of samples) that islands have; owned. While leases_open reads the
-                            * file, leases that are done, too */
+    Lease       *given;    /* [givens] leases (ranges of samples) that training jobs have; owned. While leases_open
+                            * reads the file, leases that are done, too */
     int64_t      givens;   /* number of leases in `given` */
     SampleRange *free;     /* [frees] ranges of samples that were returned, ascending, no two adjacent; owned */
     int64_t      frees;    /* number of ranges in `free` */
@@ -73,51 +73,59 @@ void   leases_sync(Leases *l); /* syncs new lines of the leases file to disk; ex
 
 typedef enum { MEMBER_GONE, MEMBER_GATHERS, MEMBER_WAITS, MEMBER_TRAINS, MEMBER_ENDED } MemberState;
 enum { MEMBERS_MOST = 1 << 16 };
-#define MEMBERS_FAR 100.0 /* a delta (weight change of an island) is refused if its norm is more than this many times
-                           * the median norm of the other deltas */
+#define MEMBERS_FAR 100.0 /* a delta (weight change of a training job) is refused if its norm is more than this many
+                           * times the median norm of the other deltas */
 
 typedef struct {
-    char        id[ISLAND_ID_BYTES]; /* id of the island: 16 hex digits */
-    int         number;            /* index of the island, from 0; sums over islands are in the order of this index */
+    char        id[ISLAND_ID_BYTES]; /* id of the training job: 16 hex digits */
+    int         number;            /* index of the island (training job), from 0; sums over islands are in the order of
+                                    * this index */
     MemberState state;
-    int         ranks, joined, ended; /* number of ranks of the island; number of them that sent HELLO; number that sent
-                                       * END in this round */
+    int         ranks, joined, ended; /* number of ranks of the training job; number of them that sent HELLO; number
+                                       * that sent END in this round */
     char       *received;          /* [ranks] 0: nothing received from the rank; 1: HELLO; 2: also END of this round.
                                     * Owned */
-    int         leaves;            /* 1 after a BYE message or if the island is lost: it becomes GONE when its deltas
-                                    * have counted */
-    int         knows_end;         /* 1 if the island was informed that the run has reached run.steps */
-    double      heard_ms;          /* time of clock_ms() when the last frame of the island arrived */
-    Lease       lease;             /* samples that the island trains on; valid while it TRAINS or has ENDED */
+    int         leaves;            /* 1 after a BYE message, or if the training job is lost: it becomes GONE when its
+                                    * deltas (weight changes) have counted */
+    int         knows_end;         /* 1 if the training job was informed that the run has reached run.steps */
+    double      heard_ms;          /* time of clock_ms() when the last frame of the training job arrived */
+    Lease       lease;             /* samples that the training job trains on; valid while it TRAINS or has ENDED */
     int64_t     arrivals;          /* outer.wait=none: value of Members.arrivals (deltas counted so far) when this
-                                    * island got its lease */
-    End         end;               /* END message of rank 0 of the island: samples, tokens and loss of its round */
-    double      norm;              /* L2 norm of the island's delta, valid once it has ENDED */
-    double      last_norm;         /* L2 norm of the last delta of the island that was applied to the weights */
-    int64_t     last_round;        /* number of the round in which the island's last delta was applied to the weights;
-                                    * -1: none was */
-    float      *delta;             /* [elements of the part] the island's delta (its weight change), by offset; NULL
+                                    * training job got its lease */
+    End         end;               /* END message of rank 0 of the training job: samples, tokens and loss of its
+                                    * round */
+    double      norm;              /* L2 norm of the delta (weight change) of this training job, valid once the job has
+                                    * ENDED */
+    double      last_norm;         /* L2 norm of the last delta (weight change) of this training job that was applied to
+                                    * the weights */
+    int64_t     last_round;        /* number of the round in which the last delta of this training job was applied to
+                                    * the weights; -1: none was */
+    float      *delta;             /* [elements of the part] delta (weight change) of this training job, by offset; NULL
                                     * until a rank sends some of it; owned */
     int64_t     elems;             /* number of elements of `delta` that have arrived */
-    int         takes_changes;     /* 1 if the island can fetch changes of the weights: its config has outer.compress */
-    HeldWeights held;              /* outer.wait=none with outer.compress: the weights that the island has fetched */
-    int         parts_in;          /* number of servers that have received their whole part of the island's delta */
-    Exact       squares;           /* sum of squares of the island's delta, over the parts that are complete */
+    int         takes_changes;     /* 1 if the training job can fetch changes of the weights: its config has
+                                    * outer.compress */
+    HeldWeights held;              /* outer.wait=none with outer.compress: the weights that the training job has
+                                    * fetched */
+    int         parts_in;          /* number of servers that have received their whole part of the delta (weight change)
+                                    * of this training job */
+    Exact       squares;           /* sum of squares of the delta (weight change) of this training job, over the parts
+                                    * that are complete */
 } Member;
 
 typedef struct {
-    Member  **member;              /* [count] the islands; list and entries are owned */
-    int       count;               /* number of islands that have ever connected, including those that are GONE */
+    Member  **member;              /* [count] the training jobs; list and entries are owned */
+    int       count;               /* number of training jobs that have ever connected, including those that are GONE */
     OuterWait wait;                /* value of the key outer.wait */
-    int64_t   least;               /* number of islands that must be connected before the first round opens */
+    int64_t   least;               /* number of training jobs that must be connected before the first round opens */
     int64_t   step_samples, seq_len; /* number of samples of an optimizer step; number of tokens of a sample */
     int       parts;               /* number of servers that must receive their part of a delta before the delta can
                                     * count; 1 on a server other than the first */
     int64_t   round;               /* number of the open round */
-    int64_t   arrivals;            /* outer.wait=none: number of deltas (weight changes of islands) that were applied
-                                    * since the server started */
-    int64_t   of_round;            /* outer.wait=none: number of deltas (weight changes of islands) that were applied in
-                                    * the open round */
+    int64_t   arrivals;            /* outer.wait=none: number of deltas (weight changes of training jobs) that were
+                                    * applied since the server started */
+    int64_t   of_round;            /* outer.wait=none: number of deltas (weight changes of training jobs) that were
+                                    * applied in the open round */
     int       has_begun;           /* 1 once this process of the server has opened a round */
 } Members;
 
@@ -130,17 +138,17 @@ void    members_destroy(Members *ms);
  * rank that joins. The caller then closes the old connections of the island. */
 Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that an island has left or is lost. Returns the number of its lease if the caller must take the samples back,
- * otherwise -1. */
+/* Records that an island (training job) has left or is lost. Returns the number of its lease if the caller must take
+ * the samples back, otherwise -1. */
 int64_t members_lose(Member *m);
 
 int members_count(const Members *ms, MemberState state);
-int members_here(const Members *ms);               /* returns the number of islands that are connected with all ranks
-                                                    * and do not leave */
-int members_may_open(const Members *ms);           /* returns 1 if every island in the state WAITS can get a lease
+int members_here(const Members *ms);               /* returns the number of training jobs that are connected with all
+                                                    * ranks and do not leave */
+int members_may_open(const Members *ms);           /* returns 1 if every training job in the state WAITS can get a lease
                                                     * (samples to train on) now */
-int members_may_close(const Members *ms);          /* outer.wait=all: returns 1 if the open round can close: no island
-                                                    * trains, and one has sent its deltas */
+int members_may_close(const Members *ms);          /* outer.wait=all: returns 1 if the open round can close: no training
+                                                    * job trains, and one has sent its deltas */
 void members_give(Members *ms, Member *m, Lease lease);
 
 /* Handles the END message of a rank of an island: the rank has sent its deltas. elems: number of elements that all
@@ -152,28 +160,28 @@ void members_give(Members *ms, Member *m, Lease lease);
  */
 int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that another server has received its whole part of a delta: the delta of the island that has this lease.
- * squares: sum of squares of that part. Returns 0 if no island has such a lease. */
+/* Records that another server has received its whole part of a delta: the delta of the island (training job) that has
+ * this lease. squares: sum of squares of that part. Returns 0 if no island has such a lease. */
 int members_part_in(Members *ms, int64_t lease, const Exact *squares);
 /* Returns the island (training job) that has this lease (range of samples): it trains on it, or has sent the deltas.
  * Returns NULL if there is none. */
 Member *members_of_lease(const Members *ms, int64_t lease);
 
-/* Judges the norm of the delta of an island that has ENDED. Returns 1, or 0 with the reason in fault. A norm is refused
- * if it is not finite, or too far from the other islands' norms of this round and the last. */
+/* Judges the norm of the delta of an island (training job) that has ENDED. Returns 1, or 0 with the reason in fault. A
+ * norm is refused if it is not finite, or too far from the other islands' norms of this round and the last. */
 int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that the delta (weight change) of an island is now part of the server's weights. The island then waits for a
- * lease again, or is GONE if it leaves. */
+/* Records that the delta (weight change) of an island (training job) is now part of the server's weights. The island
+ * then waits for a lease again, or is GONE if it leaves. */
 void members_counted(Members *ms, Member *m);
 /* outer.wait=none, called after members_counted. Returns 1 if as many deltas (weight changes) have been applied as make
  * a round. */
 int  members_round_is_full(const Members *ms);
 void members_next_round(Members *ms);
 int64_t members_staleness(const Members *ms, const Member *m); /* outer.wait=none: returns how many rounds ago the
-                                                                * island got its lease (samples) */
+                                                                * training job got its lease (samples) */
 
-/* Returns an island that has been silent for longer than patience_ms and is not GONE, or NULL. */
+/* Returns an island (training job) that has been silent for longer than patience_ms and is not GONE, or NULL. */
 Member *members_silent(const Members *ms, double now_ms, double patience_ms);
 
 #endif

@@ -57,7 +57,7 @@ enum {
     MESSAGE_ELEMS = FRAME_PAYLOAD_LIMIT / 4,   /* most values in one frame of any type: 1 Mi */
     MESSAGE_JSON_LIMIT = 1 << 20,              /* most bytes of JSON in one message */
     MESSAGE_FAULT_BYTES = 1024,                /* bytes of the buffer for the reason of a fault */
-    MESSAGE_RANKS = 1 << 20,                   /* most ranks of an island */
+    MESSAGE_RANKS = 1 << 20,                   /* most ranks of a training job */
     MESSAGE_ISLANDS = 1 << 20,
     MESSAGE_PARTS = 4096
 };
@@ -98,7 +98,7 @@ void  message_free(MessageKind kind, void *m);
 
 /* --- the struct of each kind -------------------------------------------------------------------------------------- */
 
-enum { ISLAND_ID_BYTES = 17 };    /* id of an island: 16 random hex digits from its run folder, and a NUL */
+enum { ISLAND_ID_BYTES = 17 };    /* id of a training job: 16 random hex digits from its run folder, and a NUL */
 
 typedef struct {
     const char *name;             /* name of a data file, without folder; in a received Hello a pointer into
@@ -113,8 +113,8 @@ HelloData *hello_data(const Dataset *train);
 
 typedef struct {
     int        protocol;          /* version of the protocol: CHANNEL_PROTOCOL */
-    char       island[ISLAND_ID_BYTES]; /* id of the sender's island: 16 hex digits */
-    int        rank, ranks;       /* the sender's rank; number of ranks of the island */
+    char       island[ISLAND_ID_BYTES]; /* id of the sender's training job: 16 hex digits */
+    int        rank, ranks;       /* the sender's rank; number of ranks of the training job */
     int64_t    elems;             /* number of parameters of the model */
     int64_t    samples;           /* number of samples in an epoch of the data */
     cJSON     *config;            /* the sender's config with every option; in a received Hello a pointer into `json` */
@@ -124,7 +124,7 @@ typedef struct {
 } Hello;
 
 typedef struct {
-    int     number;               /* number of the island, from 0 */
+    int     number;               /* number of the training job, from 0 */
     int64_t round;                /* number of the open round */
     int64_t elems;                /* number of parameters of the model */
     int     part, parts;          /* the part of the model that this server has, from 0; number of parts */
@@ -142,18 +142,17 @@ typedef struct {
     int64_t step;                 /* step of the learning-rate schedule at which the training on these samples begins */
     int64_t steps;                /* number of optimizer steps to train with these samples */
     int64_t first, samples;       /* first sample to train on, in the global order; number of samples */
-    int     islands;              /* number of islands (training jobs) that train in this round, including the
-                                   * receiver */
+    int     islands;              /* number of training jobs that train in this round, including the receiver */
     int64_t lease;                /* number of the lease, the range of samples that is given; the END message of the
-                                   * island must repeat it */
+                                   * training job must repeat it */
 } Open;
 
 typedef struct {
     int64_t round;
-    int64_t samples;              /* number of samples of the round that the island trained on */
+    int64_t samples;              /* number of samples of the round that the training job trained on */
     int64_t tokens;               /* number of tokens of the samples that were trained on */
     double  norm;                 /* sum of the squares of this rank's deltas (weight changes) */
-    double  loss;                 /* mean loss of the island over the round */
+    double  loss;                 /* mean loss of the training job over the round */
     int64_t lease;                /* number of the lease, from the OPEN message that gave it */
 } End;
 
@@ -163,12 +162,12 @@ typedef struct {
                                    * last round. outer.wait=none: number of connected islands */
     double  norm;                 /* outer.wait=all: L2 norm of the mean delta (weight change) of the last round.
                                    * outer.wait=none: of the receiver's delta */
-    int64_t staleness;            /* age of the island's last delta in rounds: since it fetched the weights that the
-                                   * delta began from */
+    int64_t staleness;            /* age of the last delta (weight change) of the receiver, in rounds since it fetched
+                                   * the weights that the delta began from */
     int     is_done;              /* 1 if the run has reached run.steps. JSON key: "done" */
 } Closed;
 
-typedef struct { int64_t samples; /* number of samples of the round that the island trained on */ } Bye;
+typedef struct { int64_t samples; /* number of samples of the round that the training job trained on */ } Bye;
 
 /* --- messages between servers */
 
@@ -182,15 +181,15 @@ typedef struct {
 } Follow;
 
 /* Message of a follower (server other than the first) to the leader (first server): its part of the delta of the island
- * with this lease has arrived. The sum of squares of that part is sent exactly, as the hex digits of its words. So one
- * server and several servers round the sum in the same way. */
+ * (training job) with this lease has arrived. The sum of squares of that part is sent exactly, as the hex digits of its
+ * words. So one server and several servers round the sum in the same way. */
 typedef struct { int64_t lease; Exact squares; } PartIn;
 
 typedef struct { int64_t lease; double weight; } Count;
 
 typedef struct { int64_t lease; } Drop;
 
-/* Rules by which a server applies the counted deltas (weight changes of islands) to its weights. STEP_MEAN only
+/* Rules by which a server applies the counted deltas (weight changes of training jobs) to its weights. STEP_MEAN only
  * computes d, the mean of the counted deltas. STEP_NESTEROV applies d with momentum, STEP_ADAMW applies d as a
  * gradient. STEP_ARRIVAL applies one delta, STEP_MOMENTUM the momentum after the last delta of a round. All rules
  * except STEP_MEAN and STEP_MOMENTUM clear the list of counted deltas. */

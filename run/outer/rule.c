@@ -1,5 +1,5 @@
-/* rule.c - applies deltas of islands to the weights that a server holds, and computes the changes that it sends back;
- * see rule.h. */
+/* rule.c - applies deltas (weight changes) of islands (training jobs) to the weights that a server holds, and computes
+ * the changes that it sends back; see rule.h. */
 #include "run/outer/rule.h"
 
 #include <math.h>
@@ -189,7 +189,7 @@ FrameType round_change_type(const Config *c) {
 }
 
 /* Returns 1 if the server keeps the rounded change of the weights in the last round. With outer.wait=none it does not,
- * because islands begin with different weights. */
+ * because islands (training jobs) begin with different weights. */
 static int is_kept(const Config *c) { return round_change_type(c) != FRAME_F32 && c->outer.wait == WAIT_ALL; }
 
 /* Returns the bytes of a RoundChange, or 0 if the server keeps no changes. frame_value_bytes of a number of elements is

@@ -28,18 +28,21 @@ typedef struct {
     const char      *listen;    /* host:port on which the server listens */
     int64_t          step, tokens, samples; /* completed steps, their tokens, and first unused sample of the checkpoint
                                              * that the run continues from */
-    void           (*note)(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints a line to the log when an island joins or
-                                                                     * leaves */
+    void           (*note)(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints a line to the log when a training job
+                                                                     * joins or leaves */
 } ServerParts;
 
-/* Numbers of a round that has ended. In a round islands train, and the server applies their weight changes. */
+/* Numbers of a round that has ended. In a round islands (training jobs) train, and the server applies their weight
+ * changes. */
 typedef struct {
     int64_t round, step;        /* numbers of completed rounds and optimizer steps */
-    int64_t tokens;             /* number of tokens of all islands since step 0 */
-    int     islands;            /* number of islands whose deltas were applied in the round; with outer.wait=none number
-                                 * of these deltas */
-    int64_t staleness;          /* outer.wait=none: the greatest age of a delta of the round, in rounds */
-    double  norm, loss, ms;     /* norm of the mean delta; mean loss by tokens; ms since the last round ended */
+    int64_t tokens;             /* number of tokens of all training jobs since step 0 */
+    int     islands;            /* number of training jobs whose deltas were applied in the round; with outer.wait=none
+                                 * number of these deltas */
+    int64_t staleness;          /* outer.wait=none: the greatest age of a delta (weight change) of the round, in
+                                 * rounds */
+    double  norm, loss, ms;     /* L2 norm of the mean delta (weight change); mean loss over the tokens; ms since the
+                                 * last round ended */
     int64_t own_tokens;         /* number of tokens of this round */
 } ServerRound;
 
@@ -68,16 +71,18 @@ void    server_collect(Server *s);
 void    server_dismiss(Server *s, int code);
 /* Tells this server, the first one, that the run is over and saved. It then continues if another server disconnects. */
 void    server_linger(Server *s);
-/* Runs a server other than the first. Waits for the first server, then serves it and islands until it ends the run.
- * Returns the exit code. Calls ready once, when the part of the weights has arrived and islands may connect. Ends the
- * program with 77 if the first server is lost. */
+/* Runs a server other than the first. Waits for the first server, then serves it and islands (training jobs) until it
+ * ends the run. Returns the exit code. Calls ready once, when the part of the weights has arrived and islands may
+ * connect. Ends the program with 77 if the first server is lost. */
 int     server_follow(Server *s, void (*ready)(const Server *s));
 int64_t server_part_elems(const Server *s);
 
 int64_t server_step(const Server *s);      /* number of completed optimizer steps */
 /* Returns the completed steps, their tokens, and the first sample that was never given. */
 Position server_position(const Server *s);
-int     server_is_done(const Server *s);   /* 1 if run.steps is reached; islands learn it when they wait for a round */
-int     server_islands(const Server *s);   /* number of islands that are connected or still have a delta to count */
+int     server_is_done(const Server *s);   /* 1 if run.steps is reached; training jobs learn it when they wait for a
+                                            * round */
+int     server_islands(const Server *s);   /* number of training jobs that are connected or still have a delta to
+                                            * count */
 
 #endif
