@@ -355,10 +355,10 @@ int64_t checkpoint_most(const Config *c) {
     return newest + milestones + (c->checkpoint.keep_best != 0) + 1;
 }
 
-/* Returns how many bytes this run may need on the disk in addition to those that its checkpoints up to the step of
- * the start take now. Sets *count to the most checkpoints that are there at a time: those that are kept and the one
- * being written, or fewer if the run saves fewer. A save is written before an older checkpoint is removed, so if a
- * save is to come the result is at least the bytes of one checkpoint. */
+/* Returns the bytes that this run may need on the disk beyond those that its checkpoints up to the step of the start
+ * use now. Sets *count to the most checkpoints that are there at a time. These are the checkpoints that are kept and
+ * the one being written, or fewer if the run saves fewer. A save is written before an older checkpoint is removed. So
+ * if a save is to come, the result is at least the bytes of one checkpoint. */
 static double need_of(const CheckpointState *state, const char *checkpoints, int64_t *count) {
     const Config *c = state->config;
     StepFolder   *list = NULL;

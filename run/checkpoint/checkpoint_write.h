@@ -48,8 +48,8 @@ void save_release(Save *s);
 void save_describe_as(Save *s, Manifest *m);
 void save_make_folder(Save *s);                                    /* makes the folder of the checkpoint and checks free
                                                                     * space; called first, on rank 0 only */
-/* Hashes the part of the state that this rank writes, adds its extents (ranges of file bytes) to the manifest, and
- * writes them if `writes` is 1. Called by every rank. An infinity or NaN is a fault. values: the masters (fp32 weights)
+/* Hashes the part of the state that this rank writes, and adds its extents (ranges of file bytes) to the manifest.
+ * Writes them if `writes` is 1. Called by every rank. An infinity or NaN is a fault. values: the masters (fp32 weights)
  * in all `extents`, then each optimizer state in all `extents`. */
 void save_pieces(Save *s, const float *values, const FileExtents *extents, int writes);
 void save_open(Save *s);                                           /* opens the files; every rank calls it; rank 0

@@ -43,7 +43,8 @@ static Rows rows_of(const Layout *l, Span span, int i) {
 }
 
 /* Returns the extent (range of the file) that begins with element `at` of the columns of tensor rank j. It ends where
- * the columns of that rank end in the row (or in q, k or v within the row), or at the end of the rows r. */
+ * the columns of that rank end in the row (or in q, k or v within the row). It ends earlier if the rows r end
+ * earlier. */
 static FileExtent row_extent(const Layout *l, Span span, Rows r, int64_t at, int j) {
     Layout theirs = *l;
     theirs.tensor_rank = j;
@@ -65,7 +66,7 @@ static void add_extent(FileExtents *f, FileExtent e) {
     f->extent[f->extents++] = e;
 }
 
-/* Adds the extents (ranges of the file) of a span (part of a parameter) to the list, in the order in which
+/* Adds the extents (ranges of the file) of a span (part of a parameter) to the list. The order is that in which
  * exchange_rows stores the elements. Within a row this is the order of the file. */
 static void add_rows(FileExtents *f, const Layout *l, Span span) {
     Rows r = rows_of(l, span, l->tensor_rank);

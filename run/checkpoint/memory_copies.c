@@ -186,10 +186,12 @@ struct MemoryCopies {
     Save       save;      /* hashing of the copy in flight; used by the worker thread while it is busy */
     int        in_flight, is_sent, warned; /* in_flight: 1 while a copy is taken. is_sent: 1 once it is hashed and being
                                             * sent. warned: number of failed copies so far */
-    int        is_whole;  /* 1 if the copy is hashed and complete; used by the worker thread while it is busy */
+    int        is_whole;  /* 1 if the copy in flight is hashed and complete; used by the worker thread while it is
+                           * busy */
     char       fault[MANIFEST_FAULT_BYTES]; /* reason why the copy in flight is not usable; "": none */
     double     begin_ms;
-    MemoryCopied now, done; /* copy in flight; last one that is complete (step -1: none to report) */
+    MemoryCopied now, done; /* now: the copy of the state in flight. done: the last copy that is complete (step -1: none
+                             * to report) */
 };
 
 /* Returns a save whose manifest becomes the head of a copy in memory. */
@@ -532,8 +534,8 @@ static void gather_offers(Rescue *r) {
     if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
 }
 
-/* Collects the copies from index `from` on that have the same step and session (job) into chosen: one for each rank.
- * *next is the index after them. Returns the number of ranks. */
+/* Collects copies in memory of the same step and session (job), from index `from` of r->offer on, into chosen: one for
+ * each rank. *next is the index after them. Returns the number of ranks. */
 static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
     const Offer *first = &r->offer[from];
     int          ranks = 0;

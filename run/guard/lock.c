@@ -128,7 +128,8 @@ struct RunLock {
     LockOutput      kind;
     char            made[4096];          /* lock of an output: folder of the lock file; "" is the working directory */
     size_t          there;               /* bytes at the start of made[] that name a folder which existed before */
-    char           *unfinished;          /* owned: folder that is removed with the lock file; NULL: none */
+    char           *unfinished;          /* owned: folder of unfinished output, which is removed with the lock file;
+                                          * NULL: none */
     RunLock        *earlier;             /* the lock of an output that this process took before this one */
 };
 

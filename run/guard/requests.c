@@ -23,7 +23,7 @@ static volatile sig_atomic_t stop_flag, end_flag, save_flag;
 static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
 static volatile sig_atomic_t answers;
 enum { MOST_NEIGHBOURS = 1024 };
-/* 1 at index k if local rank k of this host will end the job after its own message */
+/* 1 at index k if local rank k of this host will end the job after it has printed a message */
 static volatile sig_atomic_t has_reported[MOST_NEIGHBOURS];
 static volatile pid_t launcher; /* mpirun or its daemon on this host; 0: there is none */
 static const double LAUNCHER_MS = 5000.0; /* longest time from the SIGCONT that mpirun sends to its SIGTERM */
@@ -122,8 +122,8 @@ static void handle(int signal_number, void (*handler)(int)) {
 
 void signals_install(void) {
     /* Handlers get a stack of their own on the main thread, which gets the signals of the process. A handler must not
-     * run on the stack of a thread that computes. While generated code of oneDNN (seen with 2.6 on AVX-512) had the
-     * stack pointer, the signal frame of the kernel overwrote the heap in 3 of 50 signals. */
+     * run on the stack of a thread that computes. Generated code of oneDNN (seen with 2.6 on AVX-512) changes the stack
+     * pointer. In 3 of 50 signals the signal frame of the kernel then overwrote the heap. */
     static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
     stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};
     if (sigaltstack(&lent, NULL) != 0)

@@ -162,10 +162,10 @@ double watchdog_allows(const Watchdog *w) {
     return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6);
 }
 
-/* Returns 1 if the launcher is ending its ranks because one has died. Nothing can be saved then. Any of three signs is
- * enough. A rank of this host is gone. Or the two signals of the launcher came a second apart and this rank made no
- * progress between them, because a rank of another host died. Or a signal came before the ranks knew each other. The
- * signals of SLURM come together, and leave half a minute. */
+/* Returns 1 if the launcher (mpirun or its daemon) is ending its ranks because one has died. Nothing can be saved then.
+ * Any of three signs is enough. A rank of this host is gone. Or a rank of another host died: the two signals of the
+ * launcher came a second apart, and this rank made no progress between them. Or a signal came before the ranks knew
+ * each other. The signals of SLURM come together, and leave half a minute. */
 static int is_bereft(const Watchdog *w) {
     Comm  *comm = w->comm;
     double continued_ms = signals_continued_ms(), ended_ms = signals_ended_ms(), apart_ms = ended_ms - continued_ms;
@@ -194,8 +194,8 @@ static NORETURN void leave_bereft(const Watchdog *w) {
     _exit(EXIT_PEER);
 }
 
-/* Returns 1 if the launcher of this rank is gone. When Open MPI 5 loses a host, its launcher ends at once with exit
- * code 0 and does not end the ranks of its own host. */
+/* Returns 1 if the launcher of this rank (mpirun or its daemon) is gone. When Open MPI 5 loses a host, its launcher
+ * ends at once with exit code 0. It does not end the ranks of its own host then. */
 static int is_orphan(const Watchdog *w) {
     return !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH;
 }

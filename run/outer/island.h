@@ -65,7 +65,7 @@ void    island_destroy(Island *s);
 size_t  island_bytes(const Config *config, const Layout *layout); /* returns the bytes of host memory that island_create
                                                                    * allocates */
 
-/* Collective. Connects to the server, waits for samples to train on (a lease) and the weights x, and loads x into the
+/* Collective. Connects to the server, and waits for samples to train on (a lease) and the weights x. Loads x into the
  * masters (fp32 weights) and working copies. If the server refuses this job, it ends with the exit code and the
  * sentence that the server sent. */
 IslandState island_join(Island *s);

@@ -74,7 +74,7 @@ static int64_t find(const Leases *l, int64_t number) {
     return -1;
 }
 
-/* Adds a lease to the list of given leases, and increments the number of the next lease. */
+/* Adds a lease (range of samples) to the list of given leases, and increments the number of the next lease. */
 static void add_given(Leases *l, Lease lease) {
     l->given = xrealloc(l->given, sizeof *l->given * (size_t)(l->givens + 1), "the leases of samples");
     l->given[l->givens++] = lease;

@@ -41,7 +41,7 @@ typedef struct {
     int64_t      givens;   /* number of leases in `given` */
     SampleRange *free;     /* [frees] ranges of samples that were returned, ascending, no two adjacent; owned */
     int64_t      frees;    /* number of ranges in `free` */
-    int          is_dirty; /* 1 if lines were written that leases_sync has not synced to disk */
+    int          is_dirty; /* 1 if lines of the leases file were written that leases_sync has not synced to disk */
 } Leases;
 
 /* Opens or creates the leases file of a run whose weights are those of `round`. next_sample is the first sample that
@@ -73,8 +73,8 @@ void   leases_sync(Leases *l); /* syncs new lines of the leases file to disk; ex
 
 typedef enum { MEMBER_GONE, MEMBER_GATHERS, MEMBER_WAITS, MEMBER_TRAINS, MEMBER_ENDED } MemberState;
 enum { MEMBERS_MOST = 1 << 16 };
-#define MEMBERS_FAR 100.0 /* a delta (weight change of a training job) is refused if its norm is more than this many
-                           * times the median norm of the other deltas */
+#define MEMBERS_FAR 100.0 /* a delta (weight change of a training job) is refused if its norm is more than this times
+                           * the median norm of the other deltas */
 
 typedef struct {
     char        id[ISLAND_ID_BYTES]; /* id of the training job: 16 hex digits */
@@ -83,8 +83,8 @@ typedef struct {
     MemberState state;
     int         ranks, joined, ended; /* number of ranks of the training job; number of them that sent HELLO; number
                                        * that sent END in this round */
-    char       *received;          /* [ranks] 0: nothing received from the rank; 1: HELLO; 2: also END of this round.
-                                    * Owned */
+    char       *received;          /* [ranks] messages received from each rank: 0: none; 1: HELLO; 2: also END of this
+                                    * round. Owned */
     int         leaves;            /* 1 after a BYE message, or if the training job is lost: it becomes GONE when its
                                     * deltas (weight changes) have counted */
     int         knows_end;         /* 1 if the training job was informed that the run has reached run.steps */

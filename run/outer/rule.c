@@ -13,7 +13,7 @@
 
 /* --- arithmetic on arrays ----------------------------------------------------------------------------------------- */
 
-enum { BLOCKS = 1024 }; /* blocks of OUTER_BLOCK elements in one parallel loop of outer_squares */
+enum { BLOCKS = 1024 }; /* number of blocks of OUTER_BLOCK elements in one parallel loop of outer_squares */
 
 void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems) {
     double all = 0.0;

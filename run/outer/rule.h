@@ -118,8 +118,8 @@ typedef struct {
     /* [elems] rounding errors that the next change adds. Between round_change_begin and round_change_end: the weights
      * before the step. Owned */
     float    *rest;
-    char     *packed;        /* blocks of the last change in the form in which they are sent, one after another;
-                              * owned */
+    char     *packed;        /* last change of the weights in the form in which it is sent: its blocks, one after
+                              * another; owned */
 } RoundChange;
 
 /* Returns the type in which deltas (weight changes of training jobs) are sent. The server sends changes of its weights
@@ -173,8 +173,8 @@ size_t    held_bytes(const Config *c, size_t elems);
 int  held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems);
 void held_forget(HeldWeights *h);
 
-/* Records that the server has sent elements of the weights x, from `offset` on, to the island (training job) as they
- * are, in fp32 and not as a compressed change. */
+/* Records that the server has sent the island (training job) elements of the weights x, from `offset` on. It has sent
+ * them as they are, in fp32 and not as a compressed change. */
 void held_fetch(HeldWeights *h, int64_t offset, const float *x, int64_t elems);
 int  held_is_whole(const HeldWeights *h);
 /* Replaces weights x [elems] by their change since they were sent to the island (training job). Writes the change to

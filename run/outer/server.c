@@ -396,7 +396,7 @@ static void step_part(Server *s, const Step *step, Exact *squares) {
 }
 
 /* Waits for one follower (another server), and reads no other connection. If state_elems is 0, waits until it has
- * answered a STEP message, otherwise until it has sent so many values of its weights and optimizer state. */
+ * answered a STEP message. Otherwise waits until it has sent so many values of its weights and optimizer state. */
 static void await_answer(Server *s, Peer *p, int64_t state_elems) {
     Quiet       quiet = {0};
     FrameHeader h;
@@ -647,8 +647,8 @@ static int take_get(Server *s, Peer *p, const FrameHeader *h, char *why) {
 /* --- frames of any peer ------------------------------------------------------------------------------------------- */
 
 /* Answers requests for weights x while the channel has space for a frame. A GET is answered with x itself. A GET_CHANGE
- * is answered with the change of x in the last round, or, if the server records what the island (training job) holds,
- * since x was last sent to it. A frame of values has the round of its request. */
+ * is answered with the change of x in the last round. If the server records what the island (training job) holds, it is
+ * answered with the change since x was last sent to it. A frame of values has the round of its request. */
 static void send_values(Server *s, Peer *p) {
     HeldWeights *held = p->member && p->member->held.x ? &p->member->held : NULL;
     float       *block = NULL; /* [2 * MESSAGE_ELEMS] weights x of a frame, then the payload that holds their change */
@@ -914,7 +914,8 @@ static void sweep(Server *s) {
 }
 
 /* Ends and begins rounds. Only the first server, which leads the others, calls it. At the end of the run it informs the
- * islands (training jobs) that wait for a round, and those whose deltas arrive too late for one. */
+ * islands (training jobs) that wait for a round. It also informs those whose deltas (weight changes) arrive too late
+ * for one. */
 static void lead(Server *s) {
     Members *ms = &s->members;
     count_arrivals(s);

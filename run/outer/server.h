@@ -48,8 +48,8 @@ typedef struct {
 
 typedef struct Server Server;
 
-/* Creates a server. Makes the key file if it does not exist, opens the leases file, and listens. Ends the program if
- * one of these fails. */
+/* Creates a server. Makes the key file if it does not exist, opens the leases file (samples given to training jobs),
+ * and listens. Ends the program if one of these fails. */
 Server *server_create(ServerParts parts);
 void    server_destroy(Server *s);
 /* Writes the address that the server listens on to out [CHANNEL_PEER_BYTES]. */
