@@ -124,7 +124,7 @@ typedef struct {
 } Hello;
 
 typedef struct {
-    int     number;               /* number of the training job, from 0 */
+    int     number;               /* number that the server gives the training job, from 0 */
     int64_t round;                /* number of the open round */
     int64_t elems;                /* number of parameters of the model */
     int     part, parts;          /* the part of the model that this server has, from 0; number of parts */
@@ -153,7 +153,7 @@ typedef struct {
     int64_t tokens;               /* number of tokens of the samples that were trained on */
     double  norm;                 /* sum of the squares of this rank's deltas (weight changes) */
     double  loss;                 /* mean loss of the training job over the round */
-    int64_t lease;                /* number of the lease, from the OPEN message that gave it */
+    int64_t lease;                /* number of the lease (range of samples), from the OPEN message that gave it */
 } End;
 
 typedef struct {
@@ -203,8 +203,8 @@ typedef struct {
     int64_t  update;                  /* STEP_ADAMW: number of the AdamW update, from 1 */
 } Step;
 
-/* Answer to a STEP message. squares: for STEP_MEAN, sum of squares of the mean delta. For STEP_MOMENTUM, sum of squares
- * of the sum of the deltas that were applied without momentum. 0 for other rules. */
+/* Answer to a STEP message. squares: for STEP_MEAN, sum of squares of the mean delta (weight change). For
+ * STEP_MOMENTUM, sum of squares of the weighted sum of the deltas that wait for momentum. 0 for other rules. */
 typedef struct { Exact squares; } Stepped;
 
 typedef struct { int code; /* exit code of the run: EXIT_DONE or EXIT_STOPPED. JSON key: "exit" */ } Over;

@@ -35,10 +35,10 @@ void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elem
 
 /* outer.wait=none: applies d, the delta of one island (training job), when it arrives. share: 1 / ((1 + staleness) N),
  * where N is the number of islands. staleness: number of rounds since the island fetched the weights that it trained
- * from. waiting: sum of the deltas applied since momentum was last applied, zero at first. */
+ * from. waiting: sum of share * d since momentum was last applied, zero at first. */
 void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems);
-/* outer.wait=none: applies momentum after the last delta of a round. waiting: sum of the deltas applied in the round;
- * set to zero. Changes the momentum v and the weights x. */
+/* outer.wait=none: applies momentum after the last delta of a round. waiting: weighted sum of the deltas applied in the
+ * round; set to zero. Changes the momentum v and the weights x. */
 void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t elems);
 
 /* Adds the squares of the delta d (a weight change) to *sum. Each block of OUTER_BLOCK elements is added in one order,
@@ -66,8 +66,8 @@ const char *outer_server(const char *list, int entry, char *out);
  * were applied since the last momentum. With send=gradients m and v are the moments of AdamW. With several servers each
  * has a part of the model. The part of a server other than the first lies in one block of memory. */
 
-/* The tensors that a server holds: the weights, their momentum, and the sum of the deltas that were applied since
- * momentum was last applied. The order is that of optimizer_tensor. */
+/* The tensors that a server holds: the weights, their momentum, and the weighted sum of the deltas that were applied
+ * since momentum was last applied. The order is that of optimizer_tensor. */
 typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING, WEIGHTS_TENSORS } ServerTensor;
 
 typedef struct {
