@@ -24,7 +24,7 @@ cJSON *algorithms_to_json(void);
  * warning names the difference. The table then stays unchanged and the function returns 0. */
 int    algorithms_from_json(const cJSON *json, const char *where);
 
-/* Completes the table once before the first step. Collective; does nothing on the CPU.
+/* Completes the table of matrix-product algorithms before the first step. Collective; does nothing on the CPU.
  *   1. Rank 0 reads dir/gemm.json, or else the table of a checkpoint, and sends it to all ranks.
  *   2. Ranks with times = 1, one in each pipeline stage, run a micro-step on `batch` and time the products that the
  *      table lacks. If a step has several micro_batches, a second backward follows, whose products add to gradients.

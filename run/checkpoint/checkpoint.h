@@ -1,9 +1,10 @@
-/* checkpoint.h - step folders under run.dir/checkpoints: written whole or not at all, verified before use.
+/* checkpoint.h - checkpoints: the step folders under run.dir/checkpoints, written whole or not at all, verified before
+ * use.
  *
- * All ranks write into step_00001000.tmp. Each writes its own pieces at their offsets in the whole model, so that any
- * number of ranks can read them. The files are fsynced. state.json, the manifest, is written last, with hashes taken
- * from memory. Then the folder is renamed to step_00001000, and its parent is fsynced. A resume uses the newest
- * checkpoint that verifies.
+ * All ranks write into step_00001000.tmp. Each rank writes the parts of the parameters that it owns, at their offsets
+ * in the whole model. So any number of ranks can read the files. The files are fsynced. state.json, the manifest, is
+ * written last, with hashes taken from memory. Then the folder is renamed to step_00001000, and its parent is fsynced.
+ * A resume uses the newest checkpoint that verifies.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_H
@@ -20,8 +21,8 @@
 
 /* --- the state of a run ------------------------------------------------------------------------------------------- */
 
-/* The position after `step` steps. tokens: tokens in these steps. samples: global index of the next sample, which after
- * a rollback is larger than the number of samples in the steps. */
+/* Position of a run after `step` optimizer steps. tokens: number of tokens in these steps. samples: global index of the
+ * next sample. After a rollback it is larger than the number of samples in the steps. */
 typedef struct { int64_t step, tokens, samples; } Position;
 
 /* The position and counters of a run: everything that a resume restores besides weights and optimizer. The run owns
@@ -38,7 +39,7 @@ typedef struct {
     RunParent parent;      /* the run whose folder was copied to make this one */
 } TrainState;
 
-/* Returns the position after `step` steps of a run that was at p. */
+/* Returns the position (steps, tokens, next sample) after `step` steps of a run that was at position p. */
 static inline Position position_after(Position p, const Config *c, int64_t step) {
     int64_t own = step - p.step, tokens = c->batch.global_tokens, samples = tokens / c->batch.seq_len;
     return (Position){step, p.tokens + own * tokens, p.samples + own * samples};
@@ -55,8 +56,8 @@ typedef struct {
     const Dataset   *train;
     const Tokenizer *tokenizer;    /* tokenizer of the data; its files go into every checkpoint */
     Watchdog        *watchdog;     /* ticked while files are read and written; NULL: no watchdog */
-    RunLock         *lock;         /* rank 0: if another job holds the folder, nothing is written; NULL: lock is not
-                                    * checked */
+    RunLock         *lock;         /* rank 0: lock of the run folder. If another job has taken it over, nothing is
+                                    * written. NULL: lock is not checked */
     const char      *log;          /* rank 0: path of a file that is synced before a checkpoint gets its final name;
                                     * NULL: none */
     int              log_fd;       /* file descriptor of `log` */
@@ -74,24 +75,24 @@ typedef struct {
     char    name[64];              /* name of the checkpoint's folder: "step_00001000" */
     char    grid[MESH_TEXT];       /* how the ranks that saved the checkpoint divided the model: "tensor 2 x shard 4";
                                     * "": only data parallel */
-    int     is_copy;               /* 1 if the folder was copied from the folder of another run, which is now the
-                                    * parent */
+    int     is_copy;               /* 1 if the folder was copied from the folder of another run, which is now called the
+                                    * parent of this run */
 } Resumed;
 
 /* Checks the weights that the run will start from if it has no checkpoint. Called before MPI starts, so that faults
- * show early. Changes only model.activation, if the config does not set it: the run then has that of these weights, or
- * of its newest checkpoint. Exit 65 if model.init_from is missing, if its config.json is of another model, or if its
- * tokenizer is not t, the tokenizer of the data. */
+ * show early. If the config does not set model.activation, sets it to the activation of these weights, or of the newest
+ * checkpoint of the run. Changes no other key. Exit 65 if model.init_from is missing, if its config.json is of another
+ * model, or if its tokenizer is not t, the tokenizer of the data. */
 void     checkpoint_precheck_source(Config *config, const Tokenizer *t);
-/* Returns a hash (XXH3) of the sizes and samples of the files of model.init_from. Returns 0 if that key is not set, or
- * if the run starts from a checkpoint instead. */
+/* Returns a hash (XXH3) of the files of model.init_from: of their sizes, and of some of their bytes. Returns 0 if that
+ * key is not set, or if the run starts from a checkpoint instead. */
 uint64_t checkpoint_source_fingerprint(const Config *config);
 /* Ends the job with exit 64 or 65 if run.resume does not allow the content of the run folder. Called after this job has
  * locked the folder. */
 void     checkpoint_precheck(const Config *config);
 
-/* Refuses keys or training shards that differ from those of a checkpoint and may not change. Prints each with both
- * values. folder: name of the checkpoint in the message. */
+/* Ends the job with exit 64 if config keys or training shards that may not change differ from those of a checkpoint.
+ * The message has each of them with both values. folder: name of the checkpoint in the message. */
 void     checkpoint_refuse_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m);
 
 /* Collective. Returns a random number from the system, equal on all ranks. */
@@ -115,8 +116,8 @@ int64_t checkpoint_most(const Config *config);
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer);
 
 /* Makes run.dir/checkpoints and removes the leftovers of interrupted saves. Called once before the first step, when
- * this job holds the folder. Exit 74 (rank 0) if it cannot write there, or if space for the checkpoints of this run is
- * missing; the message names both sizes. */
+ * this job has locked the run folder. Exit 74 (rank 0) if it cannot write there, or if space for the checkpoints of
+ * this run is missing; the message names both sizes. */
 void checkpoint_make_room(const CheckpointState *state);
 
 /* Saves while training continues. A saver has memory for a copy of the state of this rank, and a thread that writes it.
@@ -132,13 +133,15 @@ enum { SAVER_TRIES = 3 };
 Saver *saver_create(CheckpointState *state);
 void   saver_destroy(Saver *s);                /* frees a saver; waits only for the phase in flight, so call
                                                 * saver_finish first */
-size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* bytes of host memory that a saver needs */
+size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* returns the bytes of host memory that a
+                                                                           * saver needs for its copy of the state */
 
 /* Waits for a save still in flight, then copies the state and starts to write step_%08d. fault: a reason why the state
  * must not be saved; NULL: none. */
 void   saver_start(Saver *s, int64_t step, const char *fault);
-/* Returns 1 if this rank has finished its phase of the save in flight. The all-reduce of the next training step tells
- * all ranks whether every rank has finished. Then all of them call saver_next. */
+/* Returns 1 if this rank has finished its phase of the save in flight. The phases of a save: make the folder, write the
+ * data, write the manifest. The all-reduce of the next training step tells all ranks whether every rank has finished.
+ * Then all of them call saver_next. */
 int    saver_ready(Saver *s);
 /* Begins the next phase of the save and returns 0. If the save is complete, and the folder has its final name, returns
  * the milliseconds of the save. They include the copy, and the slowest rank in each phase, but no training steps. */
@@ -151,9 +154,9 @@ int64_t saver_step(const Saver *s);            /* returns the step of the save t
 double saver_stall_ms(const Saver *s);         /* returns the ms that training waited for the copy of the state and for
                                                 * other ranks */
 
-/* Reads the weights of a checkpoint folder or a .safetensors file with the names of Hugging Face, with or without
- * "transformer.". Fills params (in the type of activations) by the layout. says: 1 if this rank shows the progress.
- * Exit 65 naming file, tensor, found and expected shape. */
+/* Reads the weights of a checkpoint folder or a .safetensors file with the names of Hugging Face, with or without the
+ * prefix "transformer.". Fills params (in the type of activations) by the layout. says: 1 if this rank shows the
+ * progress. Exit 65 naming file, tensor, found and expected shape. */
 void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s, int says);
 
 /* Reads the weights of model.init_from into the masters (fp32 weights) of this rank. Exit 65 naming file, tensor, found

@@ -112,8 +112,8 @@ void folder_warn_rest(int64_t warned, const char *what_happened) {
     if (more > 0) warn("%" PRId64 " more folder%s %s", more, more > 1 ? "s" : "", what_happened);
 }
 
-/* Ends the program. An older checkpoint is not used instead, because that would lose steps and later delete this one.
- * The fault may be repaired before the next start. */
+/* Ends the program because a checkpoint cannot be read from the disk. An older checkpoint is not used instead, because
+ * that would lose steps and later delete this one. The fault may be repaired before the next start. */
 void folder_fail_unknown(const char *folder, const char *fault) {
     fail(EXIT_IO,
          "%s: %s; no file was changed. Remove this fault and start the same command again, or use an older checkpoint: "
@@ -245,7 +245,8 @@ static void set_aside(const char *checkpoints, const char *name) {
     if (error) warn("cannot rename %s/%s to %s: %s", checkpoints, name, to.text, strerror(-error));
 }
 
-/* Returns 1 for the step of a milestone or of the best checkpoint, which are never removed. */
+/* Returns 1 for the step of the best checkpoint, and for a milestone (a multiple of kept.every). These are never
+ * removed. */
 static int stays(FoldersKept kept, int64_t step) {
     return step == kept.best || (kept.every > 0 && step > 0 && step % kept.every == 0);
 }
@@ -354,10 +355,10 @@ int64_t checkpoint_most(const Config *c) {
     return newest + milestones + (c->checkpoint.keep_best != 0) + 1;
 }
 
-/* Returns how many bytes this run may need on the disk in addition to those that its checkpoints up to the step of
- * the start take now. Sets *count to the most checkpoints that are there at a time: those that are kept and the one
- * being written, or fewer if the run saves fewer. A save is written before an older checkpoint is removed, so if a
- * save is to come the result is at least the bytes of one checkpoint. */
+/* Returns the bytes that this run may need on the disk beyond those that its checkpoints up to the step of the start
+ * use now. Sets *count to the most checkpoints that are there at a time. These are the checkpoints that are kept and
+ * the one being written, or fewer if the run saves fewer. A save is written before an older checkpoint is removed. So
+ * if a save is to come, the result is at least the bytes of one checkpoint. */
 static double need_of(const CheckpointState *state, const char *checkpoints, int64_t *count) {
     const Config *c = state->config;
     StepFolder   *list = NULL;

@@ -43,8 +43,8 @@ int folder_find(const char *run_or_checkpoint, Path *out, Manifest *m);
  * fault. */
 NORETURN void folder_fail_unknown(const char *folder, const char *fault);
 
-/* Warnings about many folders, perhaps thousands. folder_warn prints the first FOLDER_WARNINGS. folder_warn_rest prints
- * how many others there were. */
+/* Functions that warn of many folders, perhaps thousands, in few lines. folder_warn prints the first FOLDER_WARNINGS
+ * warnings. folder_warn_rest prints how many others there were. warned: number of warnings so far. */
 enum { FOLDER_WARNINGS = 3 };
 void folder_warn(int64_t *warned, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void folder_warn_rest(int64_t warned, const char *what_happened); /* Prints how many folders folder_warn counted but did
@@ -59,17 +59,17 @@ int folder_trash(const char *checkpoints, const char *name);
 int folder_set_aside(const char *folder, const char *name, Path *to);
 /* Returns 1 for the name of a file that a save writes into a step folder. */
 int folder_is_own_file(const char *name);
-/* Removes the files that a save has written into a folder. If files of other names are left, sets the folder aside with
- * a warning. Returns 0 or -errno. */
+/* Removes the files that a save has written into a folder. If files of other names are left, renames the folder to
+ * NAME.passed-over, with a warning. Returns 0 or -errno. */
 int folder_drop(const char *checkpoints, const char *name);
 
 /* Removes the leftovers of interrupted saves and removals. Returns 0 or -errno. */
 int folders_sweep(const char *checkpoints);
 
-/* The checkpoints that folders_prune keeps when it removes old ones after `step` was saved. They are `step`, the newest
- * - 1 older ones (at least one), milestones and the best one. Older ones are verified from the newest down, until one
- * passes. Those that fail are renamed, not removed. So are checkpoints newer than `step`, because this run did not
- * resume from them. One process calls folders_prune. */
+/* The checkpoints that folders_prune keeps when it removes old ones after `step` was saved. They are `step`, the
+ * `newest` - 1 checkpoints before it (at least one), milestones and the best one. Older ones are verified from the
+ * newest down, until one passes. Those that fail are renamed, not removed. So are checkpoints newer than `step`,
+ * because this run did not resume from them. One process calls folders_prune. */
 enum { FOLDERS_LEAST = 2 };
 typedef struct {
     int64_t newest;      /* value of checkpoint.keep: number of newest checkpoints that stay */

@@ -1,8 +1,8 @@
 /* checkpoint_resume.c - resumes from the newest checkpoint that verifies; see checkpoint.h.
  *
- * Rank 0 decides. Every rank hashes its share of the files and reads its own pieces by their offsets in the whole
- * model. So any number of ranks and any zero_stage can resume what any other has saved. Nothing on the disk changes,
- * with one exception: copies in memory of a newer step first become a checkpoint (memory_rescue).
+ * Rank 0 decides. Every rank hashes its share of the files, and reads the parts of the parameters that it owns by their
+ * offsets in the whole model. So any number of ranks and any zero_stage can resume what any other has saved. Nothing on
+ * the disk changes, with one exception: copies in memory of a newer step first become a checkpoint (memory_rescue).
  *
  * Each refusal ends the program: exit 64 if config and folder do not fit each other, 65 for a wrong or missing file.
  */
@@ -112,8 +112,8 @@ static int has_same_tensors(const Config *a, const Config *b) {
     return same;
 }
 
-/* Prints `before` and the first training shard that differs from the manifest, by name without folder, size and token
- * count. Returns 0 if all are the same. */
+/* Compares the training shards with those in the manifest: name without folder, size and token count. Prints `before`
+ * and the first difference to out, and returns 1. Returns 0 if all are the same. */
 static int compare_data(const Dataset *now, const Manifest *m, const char *before, FILE *out) {
     int shards = m->data_files < now->shards ? m->data_files : now->shards;
     for (int i = 0; i < shards; i++) {
@@ -338,9 +338,9 @@ static const SafeTensor *own_tensor(const WeightsFile *w, int i, const char *nam
     return t;
 }
 
-/* Reads what this rank holds of a tensor, and stores it in the optimizer. which: 0 for the masters (fp32 weights), or
- * 1 + k for optimizer state k. base: a one-dimensional tensor that begins at global offset 0. block: buffer of two
- * blocks. */
+/* Reads the elements of a tensor that this rank holds, and stores them in the optimizer. which: 0 for the masters (fp32
+ * weights), or 1 + k for optimizer state k. base: tensor of the file with the first element of the model; the others
+ * follow it. block: buffer of two blocks of WEIGHTS_BLOCK elements. */
 static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, int which,
                        float *block) {
     const Optimizer *o = state->optimizer;
@@ -379,8 +379,8 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Sets the state of the run to that of the checkpoint. A checkpoint of another precision has no scales of fp8; then the
- * next step counts as the first. */
+/* Sets the state of the run to that of a checkpoint. A checkpoint that was saved without fp8 has no scales of fp8. A
+ * run with fp8 then begins them anew, as in its first step. */
 static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {
     Resumed     resumed = {.step = m->step, .ranks = m->ranks};
     TrainState *t = state->train_state;

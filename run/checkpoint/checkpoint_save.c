@@ -2,9 +2,9 @@
  *
  * Training waits only for a copy of the state to host memory. A thread of each rank, the worker, then writes and
  * fsyncs. It does not use MPI. The reduction of a step tells the main threads that all ranks have finished a phase
- * (Phase). Together they begin the next one. Rank 0 makes the folder, all ranks write their pieces, rank 0 writes the
- * manifest and renames the folder. After each phase they agree on its faults, and a fault on any rank ends the save on
- * all. If this run has saved the step before, and that checkpoint verifies, it stays unchanged.
+ * (Phase). Together they begin the next one. Rank 0 makes the folder, all ranks write the elements that they own, rank
+ * 0 writes the manifest and renames the folder. After each phase they agree on its faults, and a fault on any rank ends
+ * the save on all. If this run has saved the step before, and that checkpoint verifies, it stays unchanged.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,10 +24,11 @@ static const double SYNC_MS = 600e3; /* ms that the fsync of one file may take b
 typedef enum { PHASE_NONE, PHASE_FOLDER, PHASE_PIECES, PHASE_COMMIT } Phase;
 
 struct Saver {
-    CheckpointState *state;       /* what a checkpoint saves; borrowed */
-    /* owned: ranges of the files that this rank writes, the same for masters and for each state */
+    CheckpointState *state;       /* the run whose state is saved; borrowed */
+    /* owned: ranges of the files that this rank writes, the same for the masters (fp32 weights) and for each optimizer
+     * state */
     FileExtents      extents;
-    /* owned, from device_alloc_host: masters and states that this rank writes, then scratch */
+    /* owned, from device_alloc_host: masters (fp32 weights) and optimizer states that this rank writes, then scratch */
     float           *host_copy;
     Save             save;        /* used by the worker thread while it is busy, otherwise by the main thread */
     Phase            phase;       /* phase of the save in flight; PHASE_NONE: no save */
@@ -143,8 +144,8 @@ double  saver_stall_ms(const Saver *s) { return s->stall_ms; }
 
 int saver_ready(Saver *s) { return s->phase != PHASE_NONE && !worker_is_busy(&s->worker); }
 
-/* Begins the next phase after all ranks have finished one. Returns 1 if that was the last phase and the folder has its
- * final name. */
+/* Begins the next phase of a save after all ranks have finished one. Returns 1 if that was the last phase and the
+ * folder has its final name. */
 static int next_phase(Saver *s) {
     CHECK(saver_ready(s), "step %" PRId64 ": a phase of its save is not done yet", s->step);
     if (comm_any_fault(s->state->comm, s->save.fault)) {
@@ -177,8 +178,9 @@ double saver_next(Saver *s) {
     return saved ? s->took_ms : 0.0;
 }
 
-/* Waits until the worker thread of each rank has finished the phase. Extents written on any rank count as progress.
- * fsync shows no progress. So the watchdog is ticked without progress, too, for up to `patience`. */
+/* Waits until the worker thread of each rank has finished its phase of the save. Extents (ranges of bytes) written on
+ * any rank count as progress. fsync shows no progress. So the watchdog is ticked without progress, too, for up to
+ * `patience` ms. */
 static void wait_for_workers(Saver *s) {
     int64_t seen = -1;
     double  moved = clock_ms(), limit = s->state->config->run.watchdog_seconds;

@@ -121,10 +121,10 @@ void checkpoint_precheck_source(Config *config, const Tokenizer *t) {
     if (!exit_code && !config->model.activation_given)
         ours->activation = (int)hf_config_activation(json.root, path.text, ours->arch);
     ModelShape shape = *ours;
-    /* Refuses settings that the shapes of tensors do not show. If the embedding has another name, weights_set_match
-     * refuses the weights. */
+    /* Refuses a config.json with other settings than this run, where the shapes of tensors do not show the difference.
+     * If the embedding has another name, weights_set_match refuses the weights. */
     if (!exit_code) hf_config_expect(json.root, path.text, shape, has_head || !has_embedding);
-    /* checks names and shapes before memory is allocated */
+    /* checks names and shapes of the tensors before memory for the model is allocated */
     WeightsTensor *tensor_of = weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0});
     if (!exit_code) {
         refuse_other_sizes(json.root, path.text, shape);

@@ -49,13 +49,13 @@ static void make_headers(Save *s) {
     free(t);
 }
 
-/* Adds a JSON tree to json.root, which owns it from then on. Returns the tree. value may be NULL. */
+/* Adds a JSON tree to m->json.root, which owns it from then on. Returns the tree. value may be NULL. */
 static cJSON *keep(Manifest *m, const char *key, cJSON *value) {
     if (value) cJSON_AddItemToObject(m->json.root, key, value);
     return value;
 }
 
-/* Returns the manifest of the run at a step, without files. */
+/* Returns the manifest of the run at a step, without its list of files. */
 static Manifest describe(const CheckpointState *state, int64_t step) {
     const Config     *config = state->config;
     const Dataset    *train = state->train;
@@ -192,8 +192,9 @@ static void write_at(Save *s, int file, uint64_t offset, const void *bytes, size
 
 /* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
-/* Hashes what this rank holds of one tensor of the state (masters, m or v). Writes it if the file is open, which it is
- * not for a copy in memory. base: first byte of the tensor in the file. from: the elements. Returns their end. */
+/* Hashes the elements that this rank holds of one tensor of the state: the masters (fp32 weights), or moments m or v.
+ * Writes them if the file is open, which it is not for a copy in memory. base: first byte of the tensor in the file.
+ * from: the elements. Returns the end of these elements. */
 static const char *put_tensor(Save *s, int file, uint64_t base, const FileExtents *extents, const char *from) {
     size_t most = (size_t)manifest_extent_bytes(s->manifest.file[file].bytes);
     for (int64_t i = 0; i < extents->extents; i++) {

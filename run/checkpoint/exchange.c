@@ -11,7 +11,8 @@ static int is_exchanged(const Shards *z, Span span) {
     return layout_cuts_columns(&z->layout, &z->layout.param[span.param]);
 }
 
-/* Returns the first of n elements that tensor rank i writes. Of t ranks, rank i writes [n i / t, n (i + 1) / t). */
+/* Returns the index of the first of n elements that tensor rank i writes. With t tensor ranks, rank i writes [n i / t,
+ * n (i + 1) / t). */
 static int64_t share(const Layout *l, int64_t n, int i) { return n * i / l->tensor_ranks; }
 
 /* Returns the elements of a span (part of a parameter) that this rank writes without an exchange. These are all of
@@ -24,9 +25,9 @@ static Span kept_of(const Shards *z, Span span) {
     return span;
 }
 
-/* Elements [first, end) of a span (part of a parameter), counted within the columns that this rank holds. Tensor rank i
- * writes them, together with the other columns of the same rows. The rows are whole, except a first and a last one that
- * the span itself cuts. */
+/* Elements [first, end) of a span (part of a parameter), counted within the columns that this rank holds. One tensor
+ * rank writes them to the checkpoint, together with the other columns of the same rows. The rows are whole, except a
+ * first and a last one that the span itself cuts. */
 typedef struct { int64_t first, end; } Rows;
 
 static int64_t width_of(const Param *p) { return p->dims == 2 ? p->local[1] : p->local[0]; }
@@ -42,7 +43,8 @@ static Rows rows_of(const Layout *l, Span span, int i) {
 }
 
 /* Returns the extent (range of the file) that begins with element `at` of the columns of tensor rank j. It ends where
- * the columns of that rank end in the row (or in q, k or v within the row), or at the end of the rows r. */
+ * the columns of that rank end in the row (or in q, k or v within the row). It ends earlier if the rows r end
+ * earlier. */
 static FileExtent row_extent(const Layout *l, Span span, Rows r, int64_t at, int j) {
     Layout theirs = *l;
     theirs.tensor_rank = j;
@@ -64,7 +66,7 @@ static void add_extent(FileExtents *f, FileExtent e) {
     f->extent[f->extents++] = e;
 }
 
-/* Adds the extents (ranges of the file) of a span (part of a parameter) to the list, in the order in which
+/* Adds the extents (ranges of the file) of a span (part of a parameter) to the list. The order is that in which
  * exchange_rows stores the elements. Within a row this is the order of the file. */
 static void add_rows(FileExtents *f, const Layout *l, Span span) {
     Rows r = rows_of(l, span, l->tensor_rank);

@@ -1,5 +1,6 @@
-/* exchange.h - which elements of the state a rank writes into a checkpoint, and their copy to host memory while
- * training waits. Used by saves, by copies in memory, and by the rounds of islands.
+/* exchange.h - which elements of the state (weights and optimizer states) a rank writes into a checkpoint, and their
+ * copy to host memory while training waits. Used by saves, by copies in memory, and by islands (jobs that train one
+ * model together).
  *
  * A rank holds spans of its pieces (core/layout.h). An extent is a range of neighbouring elements in a file. If tensor
  * ranks cut the columns of a matrix, a span covers many short extents, one in each row. The tensor ranks hold columns
@@ -21,16 +22,16 @@ typedef struct {
  * optimizer state are equal to these. Free with free(extents.extent). */
 FileExtents exchange_extents(const Shards *z);
 
-/* Collective over the tensor ranks. Copies the elements of all extents (ranges of the file) to `to`: first the masters,
- * then each optimizer state. scratch has exchange_scratch_elems elements. Returns when the copy is complete. */
+/* Collective over the tensor ranks. Copies the elements of all extents (ranges of the file) to `to`: first those of the
+ * masters (fp32 weights), then those of each optimizer state. scratch has exchange_scratch_elems elements. Returns when
+ * the copy is complete. */
 void state_copy(const CheckpointState *state, const FileExtents *extents, float *to, float *scratch);
 
 /* Copies the values of a span (part of a parameter) to `to`. The copy may be queued on the stream. */
 typedef void (*SpanCopy)(void *ctx, Span span, float *to);
-/* Collective over the tensor ranks. Calls copy(ctx) for each span (part of a parameter) of this rank's pieces. Stores
- * one value for each element of the extents that this rank writes at `to`, in the order of exchange_extents. scratch
- * has exchange_scratch_elems elements. Returns the end of the values. The last copies may still be queued on the
- * stream. */
+/* Collective over the tensor ranks. Calls copy(ctx) for each span (part of a parameter) that this rank owns. Stores at
+ * `to` one value for each element that this rank writes to a checkpoint, in the order of exchange_extents. scratch has
+ * exchange_scratch_elems elements. Returns the end of the values. The last copies may still be queued on the stream. */
 float *exchange_copy(const Shards *z, Stream *stream, SpanCopy copy, void *ctx, float *to, float *scratch);
 
 /* exchange_most_elems returns the most floats that a rank writes. exchange_scratch_elems returns the floats of scratch

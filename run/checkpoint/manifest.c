@@ -131,8 +131,8 @@ static int read_i64(const cJSON *value, int64_t *out) {
     return 1;
 }
 
-/* Reads a count of the run, which must be within MANIFEST_COUNT_LIMIT. The seed and the tokens of a data file have no
- * such limit. */
+/* Reads a count of the run, such as its steps, which must be within MANIFEST_COUNT_LIMIT. The seed and the tokens of a
+ * data file have no such limit. */
 static int read_amount(const cJSON *value, int64_t *out) {
     return read_i64(value, out) && *out <= MANIFEST_COUNT_LIMIT;
 }
@@ -217,7 +217,7 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     return good;
 }
 
-/* Reads the members that only a copy in memory has. */
+/* Reads the members that only the manifest of a copy in memory has: session (its job) and rank. */
 static int read_copy(const cJSON *root, Manifest *m, char *fault) {
     int64_t rank = 0;
     int     good = read_hash(json_member(root, "session"), &m->session) && m->session &&

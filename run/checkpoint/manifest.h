@@ -1,9 +1,10 @@
 /* manifest.h - state.json: the description of a checkpoint, and the hashes that prove it.
  *
- * Extents cover every byte of a checkpoint exactly once. In files of up to 32 GiB an extent has at most 1 MiB. Each has
- * the XXH3 of its bytes as they were in the memory of the writer. The manifest ends with a hash of everything before
- * it, so any change to any byte of a checkpoint is seen. The parser is a pure function over bytes and length. It never
- * takes names of files from the text, because a checkpoint has exactly the files of manifest_file_name.
+ * Extents, which are ranges of bytes, cover every byte of a checkpoint exactly once. In files of up to 32 GiB an extent
+ * has at most 1 MiB. Each has the XXH3 of its bytes as they were in the memory of the writer. The manifest ends with a
+ * hash of everything before it, so any change to any byte of a checkpoint is seen. The parser is a pure function over
+ * bytes and length. It never takes names of files from the text, because a checkpoint has exactly the files of
+ * manifest_file_name.
  *
  *   {"format":"train_gpt checkpoint","version":"1.1","run_id":...,"parent":{"run_id":...,"step":"40"} of a copied run,
  *    "folder":"/where/the/run/is","step":"50",...,"config":{...},
@@ -24,10 +25,11 @@
 #include "run/guard/guard.h"
 
 #define MANIFEST_NAME "state.json"
-/* A manifest has at most MANIFEST_VALUES values in MANIFEST_LIMIT bytes. Reading needs up to 240 MiB for a hostile
- * manifest, and 100 MiB for one that this program wrote. An extent takes four values. Extents grow with their file, so
- * that the length of a file needs at most MANIFEST_EXTENTS of them. Half of the values are left for extents that end
- * early, with a row or with a piece of a bucket. */
+/* Limits of a manifest, the description of a checkpoint: at most MANIFEST_VALUES JSON values in MANIFEST_LIMIT bytes.
+ * Reading needs up to 240 MiB for a hostile manifest, and 100 MiB for one that this program wrote. An extent (a range
+ * of file bytes with its hash) takes four values. Extents grow with their file, so that the length of a file needs at
+ * most MANIFEST_EXTENTS of them. Half of the values are left for extents that end early, with a row of a matrix or with
+ * the elements that a rank owns. */
 enum {
     MANIFEST_EXTENT_BYTES = 1 << 20,
     MANIFEST_EXTENTS = 1 << 15,
@@ -93,7 +95,7 @@ typedef struct {
     ManifestData *data;           /* [data_files] the training shards; owned */
     int           data_files;
     ManifestFile  file[MANIFEST_FILES];
-    Json          json;           /* owned: holds the text of the borrowed members */
+    Json          json;           /* owned: parsed text of the manifest, from which the borrowed members are */
 } Manifest;
 
 typedef enum {
@@ -126,8 +128,8 @@ int manifest_has_room(int64_t extents, int64_t data_files);
 /* Reads text [bytes]. With a fault, writes a phrase ("state.json is damaged: ...") to fault [MANIFEST_FAULT_BYTES], and
  * *m is then empty. */
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
-/* Reads the manifest of a copy in memory. It has a session, and lists only the extents (ranges of file bytes) of one
- * rank, in any order. */
+/* Reads the manifest of a copy in memory. It has a session (random number of its job), and lists only the extents
+ * (ranges of file bytes) of one rank, in any order. */
 ManifestStatus manifest_parse_copy(const char *text, size_t bytes, Manifest *m, char *fault);
 
 /* Compares the files of a folder with the manifest: every size, and the hashes of the extents (ranges of file bytes).

@@ -1,10 +1,12 @@
-/* memory_copies.c - see memory_copies.h.
+/* memory_copies.c - keeps copies of the state of a run in host memory, and rescues the state from them; see
+ * memory_copies.h.
  *
- * state_copy writes into the mapped file of a slot. The thread then hashes the extents and writes the head (manifest),
- * which seals the copy: it is then whole on this host. With several hosts the data is sent to the neighbour, a rank of
- * the next host, as soon as it is copied. Everything before the data is sent once it is sealed. The neighbour gets the
- * same file, byte by byte. A slot begins with a zero until it is sealed. No rank starts the next copy before this one
- * is whole on all ranks, so one of the two slots is always whole.
+ * Each rank has two slots, which are mapped files. state_copy writes into one of them. The thread then hashes the
+ * extents (ranges of bytes) and writes the head (manifest), which seals the copy: it is then whole on this host. With
+ * several hosts the data is sent to the neighbour, a rank of the next host, as soon as it is copied. Everything before
+ * the data is sent once it is sealed. The neighbour gets the same file, byte by byte. A slot begins with a zero until
+ * it is sealed. No rank starts the next copy before this one is whole on all ranks, so one of the two slots is always
+ * whole.
  *
  * After a loss the ranks of a host divide the files in its folder, and hash those of this run. Rank 0 gathers a list of
  * the copies that are whole. It chooses the newest step of one session (job) that has copies of all its ranks. The
@@ -57,7 +59,8 @@ static int host_end(Comm *c, int first) {
     return end;
 }
 
-/* Assumes that the ranks of a host have consecutive numbers, as comm/world.c gives them. */
+/* Returns the place of a rank among the hosts. Assumes that the ranks of a host have consecutive numbers, as
+ * comm/world.c gives them. */
 MemoryHost memory_host(Comm *c, int rank) {
     MemoryHost h = {.next = -1};
     for (int first = 0, end; first < comm_size(c); first = end) {
@@ -96,7 +99,8 @@ int memory_parse(const char *bytes, uint64_t count, uint64_t file_bytes, MemoryC
     return 1;
 }
 
-/* Refuses a file that belongs to another user, because the folder may be writable for everybody. */
+/* Reads the head of a copy in memory from its file. Refuses a file that belongs to another user, because the folder may
+ * be writable for everybody. */
 int memory_read(const char *path, MemoryCopy *copy, char *fault) {
     struct stat st;
     int         fd = io_open(path, IO_READ), good = 0;
@@ -156,14 +160,14 @@ int memory_write_run_id(const char *run_dir, const char *run_id) {
 enum { HEAD_SPARE = 256 << 10, EXTENT_CHARS = 64 };
 static const double PAUSE_MS = 100.0;
 
-/* The two slots (mapped files) of one rank for copies of its state. meta: bytes before the data. data: bytes of the
- * data. slot: the mapped memory, owned. */
+/* The two slots (mapped files) of one rank for copies of its state. meta: bytes of a file before the state. data: bytes
+ * of the state. slot: the mapped memory, owned. */
 typedef struct { uint64_t meta, data; char *slot[MEMORY_SLOTS]; int is_pinned[MEMORY_SLOTS]; } Slots;
 /* The connection between a rank and the rank of the next host that receives its copies. */
 typedef struct {
     Comm *pair;       /* communicator of the two ranks; owned */
     int   from;       /* number of the rank that sends */
-    Slots in;         /* slots of the receiving rank: files in memory for copies */
+    Slots in;         /* mapped files of the receiving rank, into which the copies arrive */
 } Link;
 
 struct MemoryCopies {
@@ -181,11 +185,13 @@ struct MemoryCopies {
     Worker     worker;    /* thread that hashes a copy and marks it as complete */
     Save       save;      /* hashing of the copy in flight; used by the worker thread while it is busy */
     int        in_flight, is_sent, warned; /* in_flight: 1 while a copy is taken. is_sent: 1 once it is hashed and being
-                                            * sent. warned: failures so far */
-    int        is_whole;  /* 1 if the copy is hashed and complete; used by the worker thread while it is busy */
+                                            * sent. warned: number of failed copies so far */
+    int        is_whole;  /* 1 if the copy in flight is hashed and complete; used by the worker thread while it is
+                           * busy */
     char       fault[MANIFEST_FAULT_BYTES]; /* reason why the copy in flight is not usable; "": none */
     double     begin_ms;
-    MemoryCopied now, done; /* copy in flight; last one that is complete (step -1: none to report) */
+    MemoryCopied now, done; /* now: the copy of the state in flight. done: the last copy that is complete (step -1: none
+                             * to report) */
 };
 
 /* Returns a save whose manifest becomes the head of a copy in memory. */
@@ -212,8 +218,8 @@ static void seal(void *copies) {
     free(text);
 }
 
-/* Collective. Makes the connections to and from this rank. Every rank tells the others two sizes: the bytes before the
- * data of its copy, and the bytes of the data. */
+/* Collective. Makes the connections over which this rank sends its copies to another host and receives those of others.
+ * Every rank tells the others two sizes: the bytes before the data of its copy, and the bytes of the data. */
 static void link_hosts(MemoryCopies *m) {
     Comm    *c = m->state->comm;
     int      ranks = comm_size(c), rank = comm_rank(c);
@@ -265,7 +271,8 @@ static void unmap_slots(Slots *s) {
     }
 }
 
-/* Collective. Unmaps the slots on all ranks. Then the first rank of each host removes the files. */
+/* Collective. Unmaps the files of the copies on all ranks. Then the first rank of each host removes the files. Frees
+ * m. */
 static void remove_all(MemoryCopies *m) {
     unmap_slots(&m->own);
     for (int i = 0; i < m->links; i++) unmap_slots(&m->link[i].in);
@@ -279,7 +286,8 @@ static void remove_all(MemoryCopies *m) {
 }
 
 /* Returns the most bytes before the data of a copy. Its head (manifest) may grow to twice its present size and
- * HEAD_SPARE more. An extent (range of file bytes) has at least 1 MiB, unless an extent of a file ends there. */
+ * HEAD_SPARE more. The ranges that are hashed have at least 1 MiB, except the last one in each range of a file that
+ * this rank copies. */
 static uint64_t meta_bytes(const MemoryCopies *m) {
     size_t   head_bytes = 0;
     Save     s = prepare(m, 0);
@@ -343,8 +351,8 @@ static void send(MemoryCopies *m, char *data, uint64_t bytes) {
         if (!receives(&m->link[i])) comm_send_start(m->link[i].pair, words(data, bytes));
 }
 
-/* Starts to receive the copies of neighbours, ranks of another host, into the slot of the same index. The beginning of
- * a slot arrives last. */
+/* Starts to receive the copies of neighbours, ranks of another host, into the slot (file) m->at. The beginning of the
+ * file arrives last, so a copy that is not complete begins with a zero. */
 static void await_neighbours(MemoryCopies *m) {
     for (int i = 0; i < m->links; i++) {
         Slots *in = &m->link[i].in;
@@ -444,7 +452,8 @@ typedef struct {
     Path       path;
 } Found;
 
-/* A copy that rank `holder` has in its memory folder, as entry `index` of its list `found`. */
+/* A copy in memory of the state of rank `rank`, from a job of `ranks` ranks. It is entry `index` of the list `found` of
+ * rank `holder`, whose host has the file. */
 typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, index; } Offer;
 
 typedef struct {
@@ -454,14 +463,14 @@ typedef struct {
     int64_t newest;
     Found  *found;           /* [count] whole copies in the folder of this host that this rank has read; owned */
     int     count;
-    Offer  *offer;           /* owned, rank 0: copies in `found` of all ranks, the newest first */
+    Offer  *offer;           /* owned, rank 0: list of the copies that all ranks have found, the newest first */
     int     offers;
     Offer  *chosen;          /* owned [ranks]: the copy of each rank of the lost job that is used; equal on all ranks */
     int     ranks;
 } Rescue;
 
-/* Reads and hashes a file. Adds it to r->found if it is a whole copy of this run that is newer than the disk's. Writes
- * a line to `damaged` if it is damaged. */
+/* Reads and hashes the file of a copy in memory. Adds it to r->found if it is a whole copy of this run that is newer
+ * than the newest checkpoint on the disk. Writes a line to `damaged` if it is damaged. */
 static void look_at(Rescue *r, const char *path, FILE *damaged) {
     char       fault[MANIFEST_FAULT_BYTES];
     MemoryCopy copy;
@@ -480,8 +489,8 @@ static void look_at(Rescue *r, const char *path, FILE *damaged) {
     if (fault[0]) fprintf(damaged, "the copy in memory %s is passed over: %s\n", path, fault);
 }
 
-/* Collective. Looks for copies in the folder of this host. The ranks of the host divide the files. Rank 0 warns of the
- * damaged ones. */
+/* Collective. Looks for copies in memory in the folder of this host. The ranks of the host divide the files. Rank 0
+ * warns of the damaged ones. */
 static void look(Rescue *r) {
     MemoryHost own = memory_host(r->comm, comm_rank(r->comm));
     IoPaths    files = {NULL, 0};
@@ -511,7 +520,7 @@ static int by_age(const void *a, const void *b) {
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* Collective. Rank 0 gets the list of the copies that all ranks have found, the newest first. */
+/* Collective. Rank 0 gets the list of the copies in memory that all ranks have found, the newest first. */
 static void gather_offers(Rescue *r) {
     size_t bytes;
     Offer *mine = xcalloc((size_t)r->count, sizeof *mine, "a list of copies in memory");
@@ -525,8 +534,8 @@ static void gather_offers(Rescue *r) {
     if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
 }
 
-/* Collects the copies from index `from` on that have the same step and session (job) into chosen: one for each rank.
- * *next is the index after them. Returns the number of ranks. */
+/* Collects copies in memory of the same step and session (job), from index `from` of r->offer on, into chosen: one for
+ * each rank. *next is the index after them. Returns the number of ranks. */
 static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
     const Offer *first = &r->offer[from];
     int          ranks = 0;
@@ -540,8 +549,8 @@ static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
     return ranks;
 }
 
-/* Collective. Sets r->chosen to the copies of the newest step that has copies of all its ranks. Sets r->ranks to 0 if
- * there is no such step. */
+/* Collective. Sets r->chosen to the copies in memory of the newest step of which the copies of all ranks were found.
+ * Sets r->ranks to 0 if there is no such step. */
 static void choose(Rescue *r) {
     int64_t ranks = 0, room;
     gather_offers(r);
@@ -582,7 +591,7 @@ static void expect_written(Rescue *r, Save *s) {
          s->manifest.step, s->fault);
 }
 
-/* Writes the chosen copies as a checkpoint. m: the manifest of one of them. */
+/* Writes the copies in memory in r->chosen as a checkpoint. m: the manifest of one of them. */
 static void write_checkpoint(Rescue *r, Manifest *m, StepFolder *at) {
     char fault[MANIFEST_FAULT_BYTES];
     Save s = save_prepare(r->state, m->step);

@@ -23,37 +23,38 @@
 
 /* --- taking copies ------------------------------------------------------------------------------------------------ */
 
-typedef struct MemoryCopies MemoryCopies; /* a NULL pointer means that no copies are made; every call then does
-                                           * nothing */
+typedef struct MemoryCopies MemoryCopies; /* copies of this rank's state in host memory. NULL: no copies are made; every
+                                           * call then does nothing */
 
-/* Collective, called once before the first step. Allocates all memory, and removes the copies of an earlier job.
- * Returns NULL if checkpoint.memory_every is 0, or, with one warning, if a rank cannot have copies. state is
- * borrowed. */
+/* Collective, called once before the first step. Allocates all memory for copies of the state, and removes the copies
+ * of an earlier job. Returns NULL if checkpoint.memory_every is 0, or, with one warning, if a rank cannot have copies.
+ * state is borrowed. */
 MemoryCopies *memory_copies_create(const CheckpointState *state);
-/* Collective. Waits for the copy in flight, then starts a new one. */
+/* Collective. Waits until the last copy is whole, then copies the state of the run after `step` steps and starts to
+ * hash and send the copy. */
 void memory_copies_start(MemoryCopies *m, int64_t step);
-/* A copy that has become whole, on this host and on the next. memory_copies_next is called after every step. It returns
- * 1 if a copy has become whole since the last call. */
+/* A copy of the state in memory that has become whole, on this host and on the next. memory_copies_next is called after
+ * every step. It returns 1 if a copy has become whole since the last call. */
 typedef struct {
     int64_t step;
-    double  ms;       /* milliseconds from the start of the copy until it was whole */
+    double  ms;       /* milliseconds from the start of the copy until it was whole on this host and on the next */
     double  wait_ms;  /* ms, within the field `ms`, that training waited */
 } MemoryCopied;
 int  memory_copies_next(MemoryCopies *m, MemoryCopied *copied);
-/* Collective. Marks the copies so far as invalid, because a rollback made their state obsolete. */
+/* Collective. Marks the copies in memory as invalid, because a rollback made their state obsolete. */
 void memory_copies_forget(MemoryCopies *m);
-/* Collective. Removes the copies, because the state is saved or must not be used. */
+/* Collective. Removes the copies in memory, because their state is saved on the disk or must not be used. */
 void memory_copies_end(MemoryCopies *m);
 
-/* Collective, for a job that has no step left to train. Removes the copies of an earlier job. */
+/* Collective, for a job that has no step left to train. Removes the copies in memory of an earlier job. */
 void memory_copies_sweep(const CheckpointState *state);
 
 /* Returns the bytes of all copies that one rank needs: two of its own, and with several hosts two for a rank of another
  * host. */
 size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer, int hosts);
 
-/* The place of a rank: number of hosts, number of ranks on its own host, index among them, and the rank at this place
- * of the next host, which gets copies of its copies (-1 with one host). */
+/* Place of a rank among the hosts: number of hosts, number of ranks on its own host, its index among them. next: rank
+ * that keeps a second copy of its copies, at this place of the next host (-1 with one host). */
 typedef struct { int hosts, ranks, place, next; } MemoryHost;
 MemoryHost memory_host(Comm *c, int rank);
 
@@ -61,9 +62,10 @@ MemoryHost memory_host(Comm *c, int rank);
 
 /* Collective, called before anything is read. Rescues the state from copies in memory if they are newer than `newest`,
  * the step of the newest checkpoint on the disk (-1: none). Looks for a step of this run whose copies are whole for all
- * ranks, on their own host or on the next. Writes the newest such step as a checkpoint for any grid, and returns 1 with
- * its folder in *at (rank 0). Otherwise returns 0. Warns of each damaged copy. Exit 64 if config and copies do not fit
- * each other. Exit 74 if the checkpoint cannot be written; the copies then stay. */
+ * ranks, on their own host or on the next. Writes the newest such step as a checkpoint, which any number of ranks can
+ * read. Returns 1 with the folder of that checkpoint in *at (rank 0), or 0 if there is no such step. Warns of each
+ * damaged copy. Exit 64 if config and copies do not fit each other. Exit 74 if the checkpoint cannot be written; the
+ * copies then stay. */
 int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at);
 
 /* Writes the file RUN/run_id. Copies in memory name their run by this id. So a folder that was begun again or removed
@@ -88,9 +90,9 @@ int        memory_is_name(const char *name);
 /* Returns the folder for copies in memory on the host of this rank. */
 Path memory_folder(const CheckpointState *state);
 
-/* Checks that bytes [count] begin a whole copy, in a file of file_bytes. Returns 1 and fills *copy, to be freed by
- * memory_free, or 0 with the reason in fault [MANIFEST_FAULT_BYTES]. Trusts no value. fault is "" if the slot is only
- * being filled. */
+/* Parses the file of a copy in memory from its first bytes [count]. file_bytes: size of the file. Returns 1 and fills
+ * *copy, to be freed by memory_free. Returns 0 with the reason in fault [MANIFEST_FAULT_BYTES] if the copy is not
+ * whole. Trusts no value. fault is "" if the file is only being filled. */
 int  memory_parse(const char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *copy, char *fault);
 /* Reads a file and parses it with memory_parse. Free *copy with memory_free. */
 int  memory_read(const char *path, MemoryCopy *copy, char *fault);

@@ -232,7 +232,8 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const IndexedTensor *)a)->name, ((const IndexedTensor *)b)->name);
 }
 
-/* Lists the different files of a weight_map, and its tensors. */
+/* Fills the index from a weight_map, which gives for each tensor its file: the names of the files, each once, and the
+ * tensors by name. */
 static void list_map(WeightsIndex *index, const cJSON *map) {
     size_t count = 0, files = 0;
     for (const cJSON *entry = map->child; entry; entry = entry->next) index->file[count++] = entry->valuestring;

@@ -34,10 +34,10 @@ int     weights_has_values(const SafeTensor *t);
 int64_t weights_elems(const SafeTensor *t);
 /* Reads elements [first, first + elems) of a tensor as fp32, with all threads. elems is at most WEIGHTS_BLOCK. */
 void    weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
-/* Reads a part of a span (rows or columns of a matrix that a rank holds) from index `at` on. The tensor begins at
- * global offset `begin`. Reads whole rows of the file, and copies the columns of this rank to values. Returns the
- * number of elements, at most WEIGHTS_BLOCK. values has space for twice as many, because the rows are read behind
- * them. */
+/* Reads elements of a span (rows or columns of a matrix that a rank holds), from index `at` of the span on. begin:
+ * offset of the tensor in the model's flat order. Reads whole rows of the file, and copies the columns of this rank to
+ * values. Returns the number of elements, at most WEIGHTS_BLOCK. values has space for twice as many, because the rows
+ * are read behind them. */
 int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,
                           const Span *span, int64_t at, float *values);
 
@@ -62,7 +62,7 @@ double       weights_norm(const WeightsStats *s);
 
 typedef struct {
     int64_t elems, differ;     /* number of elements compared; number of those whose bits differ */
-    int64_t nans;              /* differing elements with a NaN in at least one tensor    */
+    int64_t nans;              /* number of differing elements with a NaN in at least one of the two tensors */
     double  most;              /* largest absolute difference |a - b| of two elements */
     double  squares, of;       /* sums of (a - b)^2 and of a^2; the relative difference is sqrt(squares / of) */
 } WeightsDiff;
@@ -75,8 +75,8 @@ double      weights_diff_relative(const WeightsDiff *d);
 
 typedef struct {
     char        *path;      /* owned: path of the file, or of the index */
-    char        *folder;    /* owned: folder whose config.json describes the weights; NULL if a named file is not
-                             * called WEIGHTS_SINGLE */
+    char        *folder;    /* owned: folder whose config.json describes the weights; NULL if the path names a
+                             * .safetensors file of another name than WEIGHTS_SINGLE */
     WeightsFile *file;      /* [files] the .safetensors files; owned */
     int          files;
     WeightsIndex index;     /* owned: says which file has which tensor; index.tensors is 0 without an index */
@@ -104,7 +104,7 @@ Path weights_set_folder(const char *path);
  * naming file, line and column if one is broken. */
 void weights_set_check_json(const char *path);
 
-/* Returns a hash of the sizes of the files and of samples of their content. */
+/* Returns a hash of the sizes of the files and of some of their bytes. */
 uint64_t weights_set_fingerprint(const WeightsSet *set);
 
 /* Returns the tensor of exactly this name, in any of the files; its fields are NULL if it is missing. */
@@ -118,23 +118,24 @@ int64_t       weights_set_blocks(const WeightsSet *set);
  * Such a model uses the embedding as its head. */
 WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout);
 
-/* Source of the sizes that tensors are compared with: the path of a config.json and its kind of model (Arch). With
- * config NULL they are the config keys of a run. warns: 1 if weights_set_match warns of an index that lists other
- * files. */
+/* Source of the sizes that tensors are compared with. config: path of a config.json. arch: its kind of model (Arch).
+ * With config NULL the sizes are from the config keys of a run. warns: 1 if weights_set_match warns of an index that
+ * lists other files than those that hold the tensors. */
 typedef struct { const char *config; int arch, warns; } WeightsSizes;
 
-/* Finds the tensor of each parameter row by its plain name. Returns a malloc'ed array [layout->params]. Tensors to
- * ignore (model/hf.h) and weights_set_head() are skipped. If the embedding is not stored, a tied head is used for it.
- * If a tensor is in two files, the one that the index lists is used.
+/* Finds the tensor of each parameter of the layout by its plain name (its name without the prefix of the model family).
+ * Returns a malloc'ed array [layout->params]. Tensors to ignore (model/hf.h) and weights_set_head() are skipped. If the
+ * embedding is not stored, a tied head is used for it. If a tensor is in two files, the one that the index lists is
+ * used.
  *
  * Exit 65 for any other extra tensor, a missing one, another shape, or a type other than F64, F32, F16 and BF16. The
  * message names the tensor, what was found and what was expected. With sizes.warns it warns if the index lists other
  * files than those that hold the tensors. */
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes);
 
-/* Makes the last check of a folder's weights. Exit 65 if the embedding holds only zeros. Warns, in one line, of other
- * matrices that hold only zeros, and of an adapter next to the weights. If the only file is not called
- * model.safetensors, exit 65 with the command that renames it. tensor_of is what weights_set_match has returned. */
+/* Makes the last check of the weights of a model, after weights_set_match has returned their tensors in tensor_of. Exit
+ * 65 if the embedding holds only zeros. Warns, in one line, of other matrices that hold only zeros, and of an adapter
+ * next to the weights. If the only file is not called model.safetensors, exit 65 with the command that renames it. */
 void weights_set_check_values(const WeightsSet *set, const Layout *layout, const WeightsTensor *tensor_of);
 
 #endif

@@ -179,7 +179,8 @@ char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]) {
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-/* Computes a step again. If it gives the same bits, the data or the model is the cause of the fault. */
+/* Computes a step again and returns the results. If they have the same bits as `first`, the data or the model is the
+ * cause of the fault. Otherwise warns that a machine may compute wrongly. */
 static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *first, Again again) {
     char ranks[GUARD_TEXT];
     again.rewind(again.run, step);
@@ -193,8 +194,8 @@ static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *fi
     return n;
 }
 
-/* Computes a step a second time if that is due, and a third time if bits differ. The result that came twice counts.
- * Returns 0 if all three results differ. */
+/* Computes a step a second time if run.verify_every makes that due, and a third time if bits differ. The result that
+ * came twice counts. Returns 0 if all three results differ. */
 static int verify(const Config *c, Comm *comm, int64_t step, StepNumbers *n, Again again, char ranks[GUARD_TEXT]) {
     if (!guard_verify_due(c, step) || !again.has_time(again.run)) return 1;
     StepNumbers first = *n, second = compute_again(comm, step, &first, again);

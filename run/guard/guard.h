@@ -30,9 +30,11 @@
 
 /* --- spikes ------------------------------------------------------------------------------------------------------- */
 
-/* A spike is a loss far above the recent ones. Single outliers and losses that are no numbers do not disturb the limit.
- * A resume does not either, because the only state is a window of losses, which a checkpoint holds. */
-enum { SPIKES_WINDOW = 128, SPIKES_LEAST = 32 }; /* losses in the window; the fewest losses that give a limit */
+/* A spike is a loss far above the recent ones: above spikes_limit. Single outliers and losses that are no numbers do
+ * not disturb this limit. A resume does not either, because the only state is a window of losses, which a checkpoint
+ * holds. */
+enum { SPIKES_WINDOW = 128, SPIKES_LEAST = 32 }; /* number of recent losses in the window; least number of losses for
+                                                  * which spikes_limit is finite */
 
 typedef struct {
     int    count;
@@ -51,17 +53,19 @@ void   spikes_add(Spikes *s, double loss);       /* adds a loss to the window, u
 typedef struct {
     Spikes  spikes;
     int64_t skips;     /* skipped steps in a row */
-    int64_t rollbacks; /* rollbacks since a step later than `furthest` was fine */
+    int64_t rollbacks; /* number of rollbacks since a step later than `furthest` was applied */
     int64_t furthest;  /* latest step that a rollback discarded, counted from 0 */
 } Guard;
 
 typedef enum { STEP_FINE, STEP_NOT_FINITE, STEP_SPIKE } StepJudgement;
 typedef enum { GUARD_UPDATE, GUARD_SKIP, GUARD_ROLLBACK, GUARD_STOP } GuardAct;
 
-/* Judges the numbers of a step. step counts from 0. A step of the warm-up is never a spike. */
+/* Judges loss and gradient norm of a step: fine, not finite, or a spike, which is a loss far above the recent ones.
+ * step counts from 0. A step of the warm-up is never a spike. */
 StepJudgement guard_judge(const Guard *g, const Config *c, int64_t step, double loss, double grad_norm);
 
-/* Decides whether the step updates, is skipped, rolls back or stops the run. Counts the step and stores its loss. */
+/* Decides what is done about a step, and returns it: update the weights, skip the step, roll back or stop the run.
+ * Counts skips and rollbacks in g, and stores the loss. */
 GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJudgement judgement);
 
 /* The results of a computed step. loss and grad_norm are equal on all ranks. */
@@ -70,7 +74,8 @@ typedef struct {
     int     suspect;              /* 1 if the gradients of this rank are not finite */
     /* Hashes of this rank's own gradients, and of the summed gradients that it updates with; 0: not requested. */
     int64_t own_grads, grads;
-    int64_t replicas;             /* hash of the state that all ranks hold (guard_hash_due) */
+    int64_t replicas;             /* hash of the state that all ranks hold, such as the working weights
+                                   * (guard_hash_due) */
     /* 1 if ranks hold different state that should be equal; all ranks have the same value here */
     int     replicas_differ;
 } StepNumbers;
@@ -78,20 +83,22 @@ typedef struct {
 enum { GUARD_TEXT = 512 };
 
 int guard_verify_due(const Config *c, int64_t step);
-/* Collective. Returns 1 if a and b have the same bits on every rank. Otherwise returns 0 and writes to out the names of
- * the ranks whose own gradients differ. If none differs, it names the ranks whose summed gradients differ. */
+/* Collective. Compares the results of two computations of one step. Returns 1 if a and b have the same bits on every
+ * rank. Otherwise returns 0 and writes to out the names of the ranks whose own gradients differ. If none differs, it
+ * names the ranks whose summed gradients differ. */
 int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, char out[GUARD_TEXT]);
 
 /* Returns 1 if this step compares the state that all ranks hold. The comparison is made as often as it costs at most
- * 0.5 % of the time, and at least in every tenth step. It must come before the update. With ZeRO each rank owns a piece
- * of the weights, and the gather after the update sends every piece to all ranks. That gather would overwrite a wrong
- * copy of a piece, and would spread a wrong value in an owned piece. */
+ * 0.5 % of the time, and at least in every tenth step. It must come before the update. With ZeRO each rank owns a part
+ * of the weights, and the gather after the update sends every part to all ranks. That gather would overwrite a wrong
+ * copy of a part, and would spread a wrong value from the rank that owns it. */
 enum { GUARD_HASH_EVERY = 10, GUARD_HASH_TOKENS = 10000, GUARD_HASH_TOKENS_STAGE_0 = 50000 };
 int guard_hash_due(const Config *c, int ranks, int64_t step);
 /* Collective. Returns 1 if all ranks give the same value. Otherwise returns 0, and writes to out the names of the ranks
  * whose value is not that of the majority. Without a majority it names all ranks. */
 int guard_is_same(Comm *comm, int64_t value, char out[GUARD_TEXT]);
-int guard_is_outvoted(Comm *comm, int64_t value); /* collective; returns 1 if guard_is_same would name this rank */
+int guard_is_outvoted(Comm *comm, int64_t value); /* collective; returns 1 if the ranks have different values, and that
+                                                   * of this rank is not the value of more than half of them */
 
 /* A comparison of hashes that needs only sums, so that the one reduction of a step carries it. guard_hash_words fills
  * the words of a rank. guard_hashes_differ returns 1 if the hashes of the ranks differ, from sums of the words over
@@ -114,21 +121,21 @@ typedef struct {
     void      (*compute)(Run *run);
     /* collective: returns the numbers of the step, reduced over all ranks */
     StepNumbers (*numbers)(Run *run, int64_t step);
-    /* returns 0 after a request to stop; steps are then not verified */
+    /* returns 0 after a request to stop the run; steps are then not computed again for verification */
     int       (*has_time)(Run *run);
     Run        *run;
 } Again;
 
 enum { GUARD_SAID = 2 * GUARD_TEXT };
 
-/* Collective. Judges the step and returns what to do. Replaces *n with the results that are used, of the first or a
- * later computation. said gets a line for the log, or "". With GUARD_STOP it gets the reason for exit 76, which names
- * step and ranks. shares_moments: all ranks hold equal optimizer moments, too. */
+/* Collective. Judges a step before its update is applied, and returns what to do. Replaces *n with the results that are
+ * used, of the first or a later computation. said gets a line for the log, or "". With GUARD_STOP it gets the reason
+ * for exit 76, which names step and ranks. shares_moments: all ranks hold equal optimizer moments, too. */
 GuardAct guard_step(Guard *g, LossScale *scale, DType act, const Config *c, Comm *comm, int64_t step, StepNumbers *n,
                     Again again, int shares_moments, char said[GUARD_SAID]);
 
-/* Collective. Returns 1 if all ranks hold the same weights, or 0 with the reason for exit 76 in said. replicas: the
- * hash of everything that all ranks hold. */
+/* Collective. Returns 1 if all ranks hold the same weights, or 0 with the reason for exit 76 in said. replicas: this
+ * rank's hash of the state that must be equal on all ranks. shares_moments: the hash includes the optimizer moments. */
 int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments, char said[GUARD_SAID]);
 
 #endif

@@ -115,7 +115,8 @@ enum { LONGEST_NAME = 250 }; /* longest file name that ".lock" can follow */
 struct RunLock {
     char            dir[4096], path[4200];
     char            by[32], key[32];     /* verb and key for messages: "tokenize: " and "out", or "" and "run.dir" */
-    int             fd;                  /* open and flocked as long as the process lives */
+    int             fd;                  /* descriptor of the lock file, open and flocked as long as the process
+                                          * lives */
     LockHolder      self;
     double          beat_ms;
     char            before[HOLDER_TEXT]; /* text of the lock file at this job's first look */
@@ -127,14 +128,16 @@ struct RunLock {
     LockOutput      kind;
     char            made[4096];          /* lock of an output: folder of the lock file; "" is the working directory */
     size_t          there;               /* bytes at the start of made[] that name a folder which existed before */
-    char           *unfinished;          /* owned: folder that is removed with the lock file; NULL: none */
+    char           *unfinished;          /* owned: folder of unfinished output, which is removed with the lock file;
+                                          * NULL: none */
     RunLock        *earlier;             /* the lock of an output that this process took before this one */
 };
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Reads the present text of the file. Opens it again, because a network file system may keep the old text of an open
- * file. Returns 0, or -errno if the file cannot be read. A text that is too long for a holder counts as empty. */
+/* Reads the present text of the lock file. Opens the file again, because a network file system may keep the old text of
+ * an open file. Returns 0, or -errno if the file cannot be read. A text that is too long for a holder counts as
+ * empty. */
 static int read_now(const RunLock *l, char text[HOLDER_TEXT]) {
     char   *whole = NULL;
     int64_t bytes = io_read_file(l->path, HOLDER_TEXT - 1, &whole);
@@ -186,7 +189,7 @@ static size_t cut_last(char *path) {
     return length;
 }
 
-/* Removes the folders that this process made, as far as they are empty. */
+/* Removes the folders that this process made for an output, as far as they are empty. */
 static void remove_made(RunLock *l) {
     for (size_t length = strlen(l->made); length > l->there && io_rmdir(l->made) == 0;) length = cut_last(l->made);
 }
@@ -196,8 +199,8 @@ static NORETURN void refuse_output(RunLock *l, const char *what, int error) {
     fail(EXIT_IO, "%scannot write %s: %s: %s; give another %s=", l->by, l->dir, what, io_error_text(error), l->key);
 }
 
-/* Opens the file that has the name of the lock now. Another process may have removed it and its folder a moment ago.
- * Refuses a file that has this name but holds something else. */
+/* Opens the lock file of an output. Another process may have removed the file and its folder a moment ago, so it is
+ * opened by name until that succeeds. Refuses a file that has this name but holds something else. */
 static void open_output(RunLock *l) {
     char      *text = NULL;
     LockHolder h;
@@ -221,7 +224,7 @@ static void open_output(RunLock *l) {
              l->path, l->key);
 }
 
-/* Returns 1 if the open file still has the name of the lock. */
+/* Returns 1 if the file that is open still has the name of the lock, and was not removed or replaced. */
 static int is_named(const RunLock *l) {
     struct stat opened, named;
     return fstat(l->fd, &opened) == 0 && stat(l->path, &named) == 0 && opened.st_ino == named.st_ino &&
@@ -297,7 +300,7 @@ static void see_one_file_system(const char *dir, Comm *comm) {
         text = NULL;
         if (seen != nonce) usleep(100000);
     }
-    /* lowest rank that does not read the nonce of rank 0 */
+    /* lowest rank that does not read the random number (nonce) of rank 0 */
     int64_t blind = seen == nonce ? comm_size(comm) : comm_rank(comm);
     comm_all_reduce_i64(comm, &blind, 1, COMM_MIN);
     if (comm_rank(comm) == 0) io_unlink(path);
@@ -327,8 +330,8 @@ RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double
 
 /* --- holding ------------------------------------------------------------------------------------------------------ */
 
-/* Reads the lock file. If the file is gone or cannot be read, this job keeps the lock. Only the name of another job
- * ends the lock. */
+/* Returns 1 if the lock file still names this job. If the file is gone or cannot be read, this job keeps the lock. Only
+ * the name of another job ends the lock. */
 int lock_is_held(RunLock *l) {
     char       text[HOLDER_TEXT];
     LockHolder now;

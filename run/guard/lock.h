@@ -20,15 +20,16 @@ enum { LOCK_BEAT_MS = 10000 };
  * nothing. */
 typedef struct RunLock RunLock;
 
-/* Collective. Makes dir (rank 0), takes <dir>/lock for this job, and checks that every rank reads the nonce of rank 0.
- * Waits for beats of a holder on another host, at most LOCK_BEATS_MISSED times beat_ms.
+/* Collective. Makes dir (rank 0), takes <dir>/lock for this job, and checks that every rank reads what rank 0 writes in
+ * dir. If the lock names a holder on another host, waits until that holder has shown no sign of life for
+ * LOCK_BEATS_MISSED times beat_ms.
  *   exit 73  another job holds the folder; the message names its host, process and job
  *   exit 74  dir cannot be made or written, is not shared (names the hosts), or holds a link or pipe in place of a file
  *   exit 75  a request to stop came during the wait */
 RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double beat_ms);
 
-/* Writes the name of this job to the lock file, and starts its beat. A job that has no step to take never calls this,
- * so that the folder stays unchanged. */
+/* Writes the name of this job to the lock file, and starts a thread that shows there that the job lives. A job that has
+ * no step to take never calls this, so that the folder stays unchanged. */
 void lock_sign(RunLock *lock);
 
 /* lock_is_held reads the file, and returns 1 if this job still holds the folder. Any thread may call it. lock_is_lost
@@ -38,7 +39,7 @@ int  lock_is_lost(const RunLock *lock);
 /* Ends the job with exit 73, and names the present holder. */
 NORETURN void lock_fail(const RunLock *lock);
 
-void lock_release(RunLock *lock); /* gives up the lock, so that the next job need not wait for missing beats */
+void lock_release(RunLock *lock); /* gives up the lock, so that the next job can take it at once */
 
 /* Kinds of output of a verb.
  *   LOCK_INTO          the verb writes into the folder `output`, which is made with its parents; lock: .out.lock in it
@@ -47,8 +48,8 @@ void lock_release(RunLock *lock); /* gives up the lock, so that the next job nee
 typedef enum { LOCK_INTO, LOCK_WHOLE, LOCK_WITH_PARENTS } LockOutput;
 
 /* Takes the output of a verb (key "out") for this process, and writes the name of the process to the lock file.
- * lock_release(), fail() and CHECK() remove the lock file, and the folders made here if they are empty. Waits for beats
- * of a holder on another host, at most LOCK_BEATS_MISSED of them.
+ * lock_release(), fail() and CHECK() remove the lock file, and the folders made here if they are empty. If the lock
+ * names a process on another host, waits until that process has shown no sign of life for LOCK_BEATS_MISSED beats.
  *   exit 64  a file with the name of the lock is no lock        exit 74  the lock cannot be written
  *   exit 73  another process holds the output                   exit 75  a request to stop came during the wait */
 RunLock *lock_output(const char *verb, const char *key, const char *output, LockOutput kind);
@@ -88,7 +89,8 @@ int holder_parse(const char *text, LockHolder *h);
 /* The observations of a job that wants the folder, since it began to look at the lock file. */
 typedef struct {
     int    flocked;   /* 1 if another process has the lock file open and locked, by flock(2) */
-    int    no_flock;  /* the file system has no flock(2): a holder in another container of this host cannot be seen */
+    int    no_flock;  /* 1 if the file system has no flock(2): a holder in another container of this host cannot be
+                       * seen */
     int    lives;     /* 1 if the process of the holder runs (holder_lives) */
     int    moved;     /* 1 if the lock file has changed since the first look */
     double still_ms;  /* time since the first look, by the clock of this job, because the clocks of hosts may differ */
@@ -96,10 +98,10 @@ typedef struct {
 typedef enum { LOCK_TAKE, LOCK_WAIT, LOCK_REFUSE } LockDecision;
 
 /* Decides whether the folder may be taken, by the text of the lock file at the last look. For a lock of this host and
- * boot the kernel knows (holder_lives). Any other lock is held as long as its beat changes, because flock does not work
- * over every network file system. It may be taken after LOCK_BEATS_MISSED beats without a change. A host of this name
- * with another boot id counts as another host, because cloned machines and containers share names. A job that SLURM has
- * requeued takes its former lock at once. */
+ * boot the kernel knows (holder_lives). Any other lock is held as long as its beat, a number that the holder increases,
+ * changes. The reason is that flock does not work over every network file system. Such a lock may be taken after
+ * LOCK_BEATS_MISSED beats without a change. A host of this name with another boot id counts as another host, because
+ * cloned machines and containers share names. A job that SLURM has requeued takes its former lock at once. */
 enum { LOCK_BEATS_MISSED = 3 };
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms);
 

@@ -23,7 +23,7 @@ static volatile sig_atomic_t stop_flag, end_flag, save_flag;
 static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
 static volatile sig_atomic_t answers;
 enum { MOST_NEIGHBOURS = 1024 };
-/* 1 at index k if local rank k of this host will end the job after its own message */
+/* 1 at index k if local rank k of this host will end the job after it has printed a message */
 static volatile sig_atomic_t has_reported[MOST_NEIGHBOURS];
 static volatile pid_t launcher; /* mpirun or its daemon on this host; 0: there is none */
 static const double LAUNCHER_MS = 5000.0; /* longest time from the SIGCONT that mpirun sends to its SIGTERM */
@@ -65,8 +65,9 @@ static void on_request(int signal_number) {
     }
     stop_flag = 1;
 }
-/* When mpirun gets Ctrl-C, TERM or HUP, it sends CONT at once, TERM a second later and KILL after another second. The
- * save starts with the CONT. A CONT from another process ends a stop by SIGSTOP or a debugger. */
+/* Handles SIGCONT. When mpirun gets Ctrl-C, TERM or HUP, it sends CONT at once, TERM a second later and KILL after
+ * another second. The save starts with the CONT. A CONT from another process only ends a stop by SIGSTOP or a
+ * debugger. */
 static void on_continue(int signal_number, siginfo_t *info, void *context) {
     (void)signal_number, (void)context;
     if (info->si_code == SI_QUEUE) { /* sent by world_tell_neighbours() in another rank of this host */
@@ -88,7 +89,8 @@ static uint64_t ignored_signals; /* bit n - 1: the parent ignores signal n */
 
 static int is_ignored(int signal_number) { return (int)(ignored_signals >> (signal_number - 1) & 1); }
 
-/* Records the ignored signals. Sanitizers have not started yet, so their checks must be off here. */
+/* Records which signals the parent process ignores. Sanitizers have not started yet, so their checks must be off
+ * here. */
 __attribute__((no_sanitize("address", "thread"))) static void record_inherited(void) {
     for (int n = 1; n <= 31; n++) {
         /* the kernel's struct sigaction, with space to spare */
@@ -120,8 +122,8 @@ static void handle(int signal_number, void (*handler)(int)) {
 
 void signals_install(void) {
     /* Handlers get a stack of their own on the main thread, which gets the signals of the process. A handler must not
-     * run on the stack of a thread that computes. While generated code of oneDNN (seen with 2.6 on AVX-512) had the
-     * stack pointer, the signal frame of the kernel overwrote the heap in 3 of 50 signals. */
+     * run on the stack of a thread that computes. Generated code of oneDNN (seen with 2.6 on AVX-512) changes the stack
+     * pointer. In 3 of 50 signals the signal frame of the kernel then overwrote the heap. */
     static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
     stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};
     if (sigaltstack(&lent, NULL) != 0)

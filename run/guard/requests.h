@@ -30,8 +30,8 @@ void signals_install(void);
  * set. */
 void signals_keep_to_main(void);
 
-/* For a process without signals_install(). Removes the file `path` (borrowed) if HUP, INT or TERM ends the process.
- * signals_keep() undoes this. */
+/* Registers a file that is removed if HUP, INT or TERM ends the process. path is borrowed. For a process without
+ * signals_install(). signals_keep() undoes this. */
 void signals_remove(const char *path);
 void signals_keep(const char *path);
 
@@ -59,7 +59,7 @@ typedef struct {
 } TimeLimit;
 
 typedef struct {
-    Comm       *comm;       /* borrowed */
+    Comm       *comm;       /* all ranks of the run; borrowed */
     const char *dir;        /* borrowed: run.dir */
     TimeLimit   limit[2];
     /* rank 0: 1 if the file STOP existed at the start; it was removed and is obeyed */
@@ -69,14 +69,15 @@ typedef struct {
     double      save_ms;    /* duration of a save: estimated from its size; the caller sets it after each save */
     int         stepped;    /* 1 if this process has taken a step */
     int         stop;       /* 1 if all ranks know the request to stop */
-    int64_t     stride;     /* calls of requests_agree per exchange of requests; equal on all ranks */
-    int64_t     left;       /* calls of requests_agree until the next exchange of requests */
-    double      asked_ms;   /* time of the last exchange of requests, on clock_ms() */
+    int64_t     stride;     /* number of calls of requests_agree from one exchange of requests to the next; equal on all
+                             * ranks */
+    int64_t     left;       /* number of calls of requests_agree until the next exchange of requests between ranks */
+    double      asked_ms;   /* time of the last exchange of requests between ranks, on clock_ms() */
 } Requests;
 
-/* Removes a file STOP that exists, and obeys it like one that comes later. A STOP that cannot be removed is ignored,
- * because it would end every start after one step. minutes: run.max_minutes, counted from started_ms. checkpoint_bytes:
- * size of all files of one checkpoint. Reads the end time of SLURM once. */
+/* Begins to collect requests to stop or save. Removes a file STOP that exists, and obeys it like one that comes later.
+ * A STOP that cannot be removed is ignored, because it would end every start after one step. minutes: run.max_minutes,
+ * counted from started_ms. checkpoint_bytes: size of all files of one checkpoint. Reads the end time of SLURM once. */
 Requests requests_start(Comm *comm, const char *dir, double minutes, double started_ms, double checkpoint_bytes);
 
 /* Called in every step. Returns 1 if this rank has a request to stop. Only rank 0 looks at files and time. next_ms: how
@@ -85,9 +86,9 @@ int  requests_stop(Requests *q, double next_ms);
 /* Returns 1 after a new request to save, by SIGUSR2 or the file SAVE, which is removed. */
 int  requests_save(Requests *q);
 
-/* For work in batches, equally many on every rank. requests_begin is called before the first batch. requests_agree is
- * collective and called before each batch. It returns 1 if any rank has a request to stop. Most calls only count,
- * because the ranks exchange messages about every tenth of a second. */
+/* Functions for work in batches, such as an evaluation, with equally many batches on every rank. requests_begin is
+ * called before the first batch. requests_agree is collective and called before each batch. It returns 1 if any rank
+ * has a request to stop. Most calls only count, because the ranks exchange messages about every tenth of a second. */
 void requests_begin(Requests *q);
 int  requests_agree(Requests *q);
 

@@ -28,15 +28,17 @@ static const double APART_MS = 1000.0, ENDING_MS = 2000.0;
 static const double TOGETHER_MS = 500.0;
 
 struct Watchdog {
-    Comm *_Atomic     comm;      /* borrowed; NULL: not known yet */
-    Mesh              mesh;      /* places of the ranks in the grid; set together with comm */
+    Comm *_Atomic     comm;      /* all ranks of the job; borrowed; NULL before watchdog_know */
+    Mesh              mesh;      /* places of the ranks in the grid (tensor, pipeline, shard, ...); set together with
+                                  * comm */
     Launch            launch;
     long              launcher;      /* process number of the launcher on this host; 0: none */
     char              launcher_name[16];
     char              host[HOST_CHARS];
-    double            limit_seconds; /* configured limit; 0: it follows from the pauses seen */
+    double            limit_seconds; /* configured limit of the time without a tick; 0: it follows from the pauses
+                                      * seen */
     Thread            thread;
-    _Atomic int64_t   last_us;   /* time of the last tick, clock_ms() * 1000            */
+    _Atomic int64_t   last_us;   /* time of the last tick (sign of progress): clock_ms() * 1000 */
     _Atomic int64_t   longest_us;/* longest pause between two ticks, since the first step */
     _Atomic int       started, ends;
     const char *_Atomic phase;
@@ -160,10 +162,10 @@ double watchdog_allows(const Watchdog *w) {
     return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6);
 }
 
-/* Returns 1 if the launcher is ending its ranks because one has died. Nothing can be saved then. Any of three signs is
- * enough. A rank of this host is gone. Or the two signals of the launcher came a second apart and this rank made no
- * progress between them, because a rank of another host died. Or a signal came before the ranks knew each other. The
- * signals of SLURM come together, and leave half a minute. */
+/* Returns 1 if the launcher (mpirun or its daemon) is ending its ranks because one has died. Nothing can be saved then.
+ * Any of three signs is enough. A rank of this host is gone. Or a rank of another host died: the two signals of the
+ * launcher came a second apart, and this rank made no progress between them. Or a signal came before the ranks knew
+ * each other. The signals of SLURM come together, and leave half a minute. */
 static int is_bereft(const Watchdog *w) {
     Comm  *comm = w->comm;
     double continued_ms = signals_continued_ms(), ended_ms = signals_ended_ms(), apart_ms = ended_ms - continued_ms;
@@ -192,8 +194,8 @@ static NORETURN void leave_bereft(const Watchdog *w) {
     _exit(EXIT_PEER);
 }
 
-/* Returns 1 if the launcher of this rank is gone. When Open MPI 5 loses a host, its launcher ends at once with exit
- * code 0 and does not end the ranks of its own host. */
+/* Returns 1 if the launcher of this rank (mpirun or its daemon) is gone. When Open MPI 5 loses a host, its launcher
+ * ends at once with exit code 0. It does not end the ranks of its own host then. */
 static int is_orphan(const Watchdog *w) {
     return !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH;
 }

@@ -18,24 +18,27 @@
 
 typedef struct Watchdog Watchdog;
 
-/* Starts the thread. limit_seconds: the longest allowed silence; 0: it follows from the pauses seen (watchdog_limit).
- * Messages name rank and host by `launch`. */
+/* Starts the thread. limit_seconds: the longest allowed time without a tick. 0: the limit follows from the pauses seen
+ * (watchdog_limit). Messages name rank and host by `launch`. */
 Watchdog *watchdog_create(double limit_seconds, Launch launch);
-/* Gives the watchdog the communicator of all ranks (borrowed) and their places in the grid, for its report. */
+/* Gives the watchdog the communicator of all ranks (borrowed), and for its report the places of the ranks in the grid
+ * (tensor, pipeline, shard, ...). */
 void      watchdog_know(Watchdog *w, Comm *comm, Mesh mesh);
 void      watchdog_destroy(Watchdog *w);
 
-/* Records progress. phase is a literal and begins now; with NULL the old phase continues. w may be NULL: no
- * watchdog. */
+/* Records a tick: progress of the main thread. phase: name of the phase that begins now, a string literal; NULL: the
+ * old phase continues. w may be NULL: no watchdog. */
 void watchdog_tick(Watchdog *w, const char *phase);
-/* Returns the longest allowed silence in seconds. It is configured_seconds if that is not 0. Otherwise it is
- * WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the longest pause seen). */
+/* Returns the longest allowed time without a tick (sign of progress), in seconds. It is configured_seconds if that is
+ * not 0. Otherwise it is WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the longest pause
+ * seen). */
 enum { WATCHDOG_STARTING_SECONDS = 300, WATCHDOG_LEAST_SECONDS = 30, WATCHDOG_PAUSES = 20 };
 double watchdog_limit(double configured_seconds, int has_started, double longest_seconds);
-/* returns the longest allowed silence in seconds, by the pauses between ticks so far */
+/* returns the longest allowed time without a tick in seconds, by the pauses between ticks so far */
 double watchdog_allows(const Watchdog *w);
 
-/* Called before the first step. Forgets the pauses of the start, which are no measure of later ones. */
+/* Called before the first step. Forgets the pauses between ticks during the start, which are no measure of later
+ * ones. */
 void watchdog_forget_start(Watchdog *w);
 /* Called after the first step. From then on the limit follows from the pauses between ticks (watchdog_limit). */
 void watchdog_started(Watchdog *w);

@@ -18,12 +18,15 @@ static const double LOOK_MS = 50.0, GOODBYE_MS = 10e3;
 struct Island {
     IslandParts    parts;
     Key            key;                /* the shared key, from outer.key */
-    Link          *link;               /* [links] one connection to each server; the first server leads; owned */
+    Link          *link;               /* [links] one connection to each server; the first server leads the others;
+                                        * owned */
     int            links;              /* number of connections, one to each server */
-    /* copies of the weights at the start of the outer round, and the deltas that this rank sends */
+    /* copies of the weights at the start of the round, and the deltas (weight changes) that this rank sends */
     RoundCopy      copy;
-    int            has_lease, is_over; /* 1 if this round has steps to send; 1 if the server has no more rounds */
-    int64_t        used;               /* samples of the lease (samples to train on) that were reported to the server */
+    int            has_lease, is_over; /* has_lease: 1 while this job has samples to train on, whose deltas (weight
+                                        * changes) are not sent yet. is_over: 1 if the server has no more rounds */
+    int64_t        used;               /* number of samples of this round that were reported to the server as trained
+                                        * on */
     IslandExchange ended;              /* numbers of the last completed round, for the logs */
     char           lost[MANIFEST_FAULT_BYTES]; /* why no server answers; island_lost() returns it */
 };
@@ -135,14 +138,15 @@ static int try_to_connect(Island *s) {
     return (int)connected;
 }
 
-/* Collective. Copies the fault of the first rank with a fault to all ranks. */
+/* Collective. Writes to s->lost of every rank why a connection to a server is broken. The first rank with a fault
+ * decides. */
 static void share_fault(Island *s) {
     const Link *broken = links_broken(s->link, s->links);
     snprintf(s->lost, sizeof s->lost, "%s", broken && broken->fault[0] ? broken->fault : s->link->fault);
     comm_any_fault(s->parts.comm, s->lost);
 }
 
-/* Collective. Waits for CHANNEL_RETRY_MS. Returns STOPPED if a rank is requested to stop, otherwise MET. */
+/* Collective. Waits for CHANNEL_RETRY_MS. Returns STOPPED if a rank receives a request to stop, otherwise MET. */
 static Awaited pause_a_second(Island *s) {
     double until_ms = clock_ms() + CHANNEL_RETRY_MS;
     requests_begin(s->parts.requests);
@@ -199,8 +203,8 @@ static Awaited fetch_part(Island *s, Link *l) {
     return MET;
 }
 
-/* Collective. Fetches all parts of the weights x into s->copy. Sends the request GET, or GET_CHANGE to servers that
- * have the change of x since the last round. */
+/* Collective. Fetches all parts of the weights x into s->copy. get: MESSAGE_GET requests the weights,
+ * MESSAGE_GET_CHANGE only their change in the last round. Servers that keep no changes get MESSAGE_GET. */
 static Awaited fetch(Island *s, MessageKind get, int64_t round) {
     Awaited now = MET;
     for (int i = 0; i < s->links; i++) link_fetch(&s->link[i], s->link[i].welcome.changes ? get : MESSAGE_GET, round);
@@ -209,8 +213,8 @@ static Awaited fetch(Island *s, MessageKind get, int64_t round) {
     return now;
 }
 
-/* Collective. Begins a round when rank 0 has the server's OPEN message, or knows that the run is over. Broadcasts that
- * message to all ranks, and loads the new weights. */
+/* Collective. Begins a round when rank 0 has the server's OPEN message (the samples of the round), or knows that the
+ * run is over. Broadcasts that message to all ranks, and loads the new weights. */
 static Awaited begin_round(Island *s, int is_first_round) {
     Link   *l = s->link;
     int64_t is_over = l->has_closed && l->closed.is_done;
@@ -227,7 +231,8 @@ static Awaited begin_round(Island *s, int is_first_round) {
     return now;
 }
 
-/* Breaks the connection if the server has another model, or another part of it than its place in outer.server says. */
+/* Breaks the connection if the server has another model, or another part of the model than its place in the list
+ * outer.server says. */
 static void check_welcome(Link *l) {
     const Welcome *w = &l->welcome;
     if (w->elems == l->elems && w->parts == l->parts && w->part == l->part) return;
@@ -263,7 +268,7 @@ IslandState island_join(Island *s) {
     if (s->lost[0]) warn("%s; this job joins again, and repeats the steps since the last exchange of weights", s->lost);
     hang_up(s);
     round_copy_forget(&s->copy);
-    for (int failures = 0;;) { /* failures: tries since the last connection */
+    for (int failures = 0;;) { /* failures: number of failed tries to connect since the last connection */
         int     is_connected = try_to_connect(s);
         Awaited now = is_connected ? introduce(s) : BROKEN;
         if (now == MET) return s->is_over ? ISLAND_DONE : ISLAND_TRAINS;
@@ -286,7 +291,8 @@ int island_keep(Island *s) {
     return links_broken(s->link, s->links) != NULL;
 }
 
-/* Collective. Begins to send the deltas of the lease. An END message follows the last of them. */
+/* Collective. Begins to send the deltas (weight changes) of this round to the servers. An END message follows the last
+ * of them. */
 static void begin_to_send(Island *s, IslandWork work) {
     const Open *lease = &s->link->open;
     End         end = {lease->round, work.samples, work.tokens, 0.0, work.loss, lease->lease};
@@ -297,7 +303,8 @@ static void begin_to_send(Island *s, IslandWork work) {
     for (int i = 0; i < s->links; i++) link_send(&s->link[i], end);
 }
 
-/* Collective. Counts the bytes sent and received so far, summed over all ranks. */
+/* Collective. Sets bytes to the numbers of bytes sent to and received from the servers so far, summed over all
+ * ranks. */
 static void count_bytes(Island *s, int64_t bytes[2]) {
     bytes[0] = bytes[1] = 0;
     for (int i = 0; i < s->links; i++) {
@@ -343,11 +350,12 @@ static void say_goodbye(Island *s) {
     }
 }
 
-/* Leaves all servers. Sends the deltas of an unfinished lease. Rank 0 sends BYE after all PINGs are answered. The
- * server answers in order, so it has then read the END message of every rank. */
+/* Leaves all servers. Sends the deltas (weight changes) of an unfinished lease, the samples that the server gave. Rank
+ * 0 sends BYE after all PINGs are answered. The server answers in order, so it has then read the END message of every
+ * rank. */
 void island_leave(Island *s, IslandWork work) {
-    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* the island may be stopped while new weights still
-                                                                   * arrive */
+    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* drops new weights that may still arrive, if this
+                                                                   * job was stopped while it fetched them */
     int64_t broken = links_broken(s->link, s->links) != NULL;
     comm_all_reduce_i64(s->parts.comm, &broken, 1, COMM_MAX);
     if (!broken && s->has_lease && work.samples > 0) begin_to_send(s, work);

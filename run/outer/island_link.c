@@ -1,5 +1,5 @@
-/* island_link.c - the copy of the weights that a rank of an island holds, and the connection of a rank to one server;
- * see island_link.h. */
+/* island_link.c - the copy of the weights that a rank of an island (training job) holds, and the connection of a rank
+ * to one server; see island_link.h. */
 #include "run/outer/island_link.h"
 
 #include <stdarg.h>
@@ -50,7 +50,8 @@ void round_copy_forget(RoundCopy *c) {
 
 /* --- x ------------------------------------------------------------------------------------------------------------ */
 
-/* Returns the weights x of a span (part of a parameter that this rank holds). x has the order of the masters. */
+/* Returns the values in c->x, the weights at the begin of the round, of a span (part of a parameter that this rank
+ * holds). */
 static float *x_of(const RoundCopy *c, Span span) {
     const Shards *z = c->optimizer->shards;
     return (float *)shards_state_view(z, tensor_1d(c->x, F32, shards_state_elems(z)), span).data;
@@ -58,12 +59,13 @@ static float *x_of(const RoundCopy *c, Span span) {
 
 void round_copy_begin(RoundCopy *c) {
     const Shards *z = c->optimizer->shards;
-    shards_need_all(c->optimizer->shards); /* no weights may still be sent between ranks when masters change */
+    shards_need_all(c->optimizer->shards); /* waits until no weights are being sent between ranks, because the masters
+                                            * (fp32 weights) will change */
     memset(c->taken, 0, sizeof *c->taken * (size_t)z->spans);
 }
 
-/* Stores a chunk of the weights x, or of their change. The elements of a span (part of a parameter) ascend in the file,
- * with gaps where another tensor rank has columns. */
+/* Stores a chunk of the weights, or of their change, in c->x. The elements of a span (part of a parameter) ascend in
+ * the order of the model, with gaps where another tensor rank has columns. */
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems) {
     const Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
@@ -228,9 +230,9 @@ static void take_chunk(Link *l, const FrameHeader *h, const void *payload) {
 
 void link_send(Link *l, End end) { l->send = (LinkSend){.is_on = 1, .end = end}; }
 
-/* Sends deltas while the channel's buffer has space for a frame, then the END message. Packs each element only once,
- * because packing records what rounding lost. A frame lies within one range of RoundCopy.runs, and within the part of
- * this server. */
+/* Sends deltas (weight changes) while the channel's buffer has space for a frame, then the END message. Packs each
+ * element only once, because packing records the rounding errors. A frame lies within one range of RoundCopy.runs, and
+ * within the part of the model of this server. */
 static void send_values(Link *l) {
     LinkSend       *s = &l->send;
     const FileExtents *runs = &l->copy->runs;
@@ -265,8 +267,9 @@ void link_ping(Link *l) {
     l->pinged_ms = now;
 }
 
-/* Breaks the connection after outer.patience_seconds without an answer. Called after everything that arrived was read.
- * While fetch.chunk holds a chunk that nobody has used, nothing is read, so silence is not counted. */
+/* Breaks the connection after outer.patience_seconds without an answer to a PING. Called after everything that arrived
+ * was read. While fetch.chunk holds a chunk of weights that was not used yet, nothing is read, so silence is not
+ * counted. */
 static void look_for_silence(Link *l) {
     double now = clock_ms();
     double waited_ms = l->answers < l->pings && !l->fetch.has_chunk ? now - l->silent_ms : 0.0;
@@ -278,7 +281,8 @@ static void look_for_silence(Link *l) {
 
 /* --- received frames ---------------------------------------------------------------------------------------------- */
 
-/* Reads a message into m. Returns 1. If the message is not valid, breaks the connection and returns 0. */
+/* Reads the JSON of a message into m, the struct of its kind. Returns 1. If the message is not valid, breaks the
+ * connection and returns 0. */
 static int take_message(Link *l, const FrameHeader *h, const void *payload, void *m) {
     char fault[MESSAGE_FAULT_BYTES];
     if (message_read((MessageKind)h->kind, payload, h->payload_bytes, m, fault)) return 1;
@@ -318,7 +322,7 @@ void link_keep(Link *l) {
     if (got < 0) break_link(l, "%s", channel_fault(l->server)->text);
     if (!l->is_broken) request_chunks(l);
     if (!l->is_broken) look_for_silence(l);
-    /* the next frame stays unread until the caller has used the chunk of weights */
+    /* receives bytes, but no frame is read until the caller has used the chunk of weights in l->fetch */
     if (!l->is_broken && l->fetch.has_chunk) channel_progress(l->server);
 }
 

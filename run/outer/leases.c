@@ -1,5 +1,5 @@
-/* leases.c - gives ranges of samples to islands, and keeps the state of each island; see leases.h. Reading the file and
- * giving leases change the free ranges through the same two functions: take and release. */
+/* leases.c - gives ranges of samples to islands (training jobs), and keeps the state of each island; see leases.h.
+ * Reading the file and giving leases change the free ranges through the same two functions: take and release. */
 #include "run/outer/leases.h"
 
 #include <errno.h>
@@ -18,7 +18,8 @@ enum { LINE_BYTES = 512 };
 typedef enum { IS_GIVEN, IS_DONE, IS_RETURNED } Is;
 static const char *const IS_WORDS[] = {[IS_GIVEN] = "given", [IS_DONE] = "done", [IS_RETURNED] = "returned"};
 
-/* A line of the leases file. used: number of samples that an island trained on and whose result is in the model. */
+/* A line of the leases file. used: number of samples that an island (training job) trained on and whose result is in
+ * the model. */
 typedef struct { Lease lease; int64_t used; Is is; } Line;
 
 /* --- ranges of samples -------------------------------------------------------------------------------------------- */
@@ -30,7 +31,7 @@ static void remove_free(Leases *l, int64_t i) {
     l->frees--;
 }
 
-/* Adds samples to the free ranges, and joins them with adjacent free ranges. Returns 0 if some of them are free
+/* Adds samples to the ranges of free samples, and joins them with adjacent ranges. Returns 0 if some of them are free
  * already, or were never given. */
 static int release(Leases *l, SampleRange r) {
     int64_t i = 0;
@@ -53,8 +54,8 @@ static int release(Leases *l, SampleRange r) {
 }
 
 /* Removes the samples r from the free ones. They must be samples that were never given, or the first of a free range;
- * otherwise returns 0. If r begins after the first sample never given, the samples between are skipped: leases.jsonl
- * was lost, and they were given before. */
+ * otherwise returns 0. If r begins after the first sample never given, the samples between are skipped. They were given
+ * before, by a leases.jsonl that was lost. */
 static int take(Leases *l, SampleRange r) {
     if (r.first >= l->next_sample) return l->next_sample = end_of(r), 1;
     for (int64_t i = 0; i < l->frees; i++) {
@@ -73,7 +74,7 @@ static int64_t find(const Leases *l, int64_t number) {
     return -1;
 }
 
-/* Adds a lease to the list and increments the number of the next one. */
+/* Adds a lease (range of samples) to the list of given leases, and increments the number of the next lease. */
 static void add_given(Leases *l, Lease lease) {
     l->given = xrealloc(l->given, sizeof *l->given * (size_t)(l->givens + 1), "the leases of samples");
     l->given[l->givens++] = lease;
@@ -125,7 +126,7 @@ static int read_line(const char *text, size_t bytes, Line *out) {
     return good && word < 3;
 }
 
-/* Applies what a line of the leases file records. Returns 0 if the line contradicts those before it. */
+/* Changes l by what a line of the leases file records. Returns 0 if the line contradicts the lines before it. */
 static int replay(Leases *l, const Line *line) {
     SampleRange range = line->lease.range;
     if (line->is == IS_GIVEN) {
@@ -252,8 +253,8 @@ int members_here(const Members *ms) {
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-/* Returns the island with this id, or a new one. An old island whose deltas must still count stays in the list until
- * then, in addition to the new one. Returns NULL if there are too many islands. */
+/* Returns the island (training job) with this id, or a new one. An old island whose deltas must still count stays in
+ * the list until then, in addition to the new one. Returns NULL if there are too many islands. */
 static Member *find_member(Members *ms, const char *id) {
     for (int i = 0; i < ms->count; i++) {
         Member *m = ms->member[i];
@@ -409,7 +410,7 @@ void members_counted(Members *ms, Member *m) {
     ms->arrivals++, ms->of_round++;
 }
 
-/* outer.wait=none: returns the number of deltas that make a round. */
+/* outer.wait=none: returns the number of deltas (weight changes of training jobs) that make a round. */
 static int64_t deltas_of_round(const Members *ms) { return larger_of(members_here(ms), 1); }
 
 int  members_round_is_full(const Members *ms) { return ms->of_round >= deltas_of_round(ms); }

@@ -113,7 +113,7 @@ typedef struct {
                               * rule */
 } Field;
 
-enum { DATA_FILE = MESSAGE_KINDS /* an entry of the list of data files in a HELLO message */ };
+enum { DATA_FILE = MESSAGE_KINDS /* Field.kind for an entry of the list of data files in a HELLO message */ };
 
 /* ROW_AS(kind, struct, member, key, field type, C type, bounds) describes one field. The compiler checks that the
  * member has the C type. */
@@ -209,7 +209,8 @@ HelloData *hello_data(const Dataset *train) {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* Writes a sum of squares as hex digits, 8 for each of its words. Settles the carries first, so that each word fits. */
+/* Writes a sum of squares as hex digits, 8 for each of its words. Moves carries into the next word first, so that each
+ * word has 32 bits. */
 enum { WORD_DIGITS = 8, SQUARES_DIGITS = EXACT_WORDS * WORD_DIGITS };
 static void write_squares(FILE *out, const Exact *sum) {
     int64_t carry = 0;
@@ -338,8 +339,8 @@ static void read_real(Reading *r, const Field *f, const cJSON *value, double *ou
         reading_refuse(r, "whose %s is %g: it must be over 0", f->key, *out);
 }
 
-/* Copies a string of least to most hex digits to out. out has space for `most` digits and a NUL. Anything else is a
- * fault. */
+/* Copies a JSON string of `least` to `most` hex digits to out, which has space for `most` digits and a NUL. Any other
+ * value is a fault of the message. */
 static void read_hex(Reading *r, const char *key, const cJSON *value, size_t least, size_t most, char *out) {
     char        shown[SHOWN_BYTES];
     const char *word = cJSON_IsString(value) ? value->valuestring : "";

@@ -1,5 +1,5 @@
 /* messages.h - the messages between the ranks of an island and a server: kinds of frames (comm/frame.h), and the JSON
- * of those that control. An island is a training job, and x are the weights that all islands train.
+ * of control messages. An island is a training job, and x are the weights that all islands train.
  *
  *   kind     from               payload, and what it means
  *   HELLO    each rank          Hello: who joins, with which model, config and data
@@ -57,7 +57,7 @@ enum {
     MESSAGE_ELEMS = FRAME_PAYLOAD_LIMIT / 4,   /* most values in one frame of any type: 1 Mi */
     MESSAGE_JSON_LIMIT = 1 << 20,              /* most bytes of JSON in one message */
     MESSAGE_FAULT_BYTES = 1024,                /* bytes of the buffer for the reason of a fault */
-    MESSAGE_RANKS = 1 << 20,                   /* most ranks of an island */
+    MESSAGE_RANKS = 1 << 20,                   /* most ranks of a training job */
     MESSAGE_ISLANDS = 1 << 20,
     MESSAGE_PARTS = 4096
 };
@@ -66,7 +66,7 @@ enum {
 
 typedef enum { FROM_SERVER, FROM_ISLAND, FROM_FOLLOWER, FROM_LEADER } MessageFrom;
 
-/* Ends a sentence on a message that only another version of the program sends. */
+/* End of a sentence that complains about a message. Only another version of the program sends such a message. */
 #define OTHER_VERSION "; start the server and all training jobs with the same version of this program"
 
 /* Writes the reason for a refusal to fault. Returns 0, so that a check can return it. */
@@ -98,10 +98,11 @@ void  message_free(MessageKind kind, void *m);
 
 /* --- the struct of each kind -------------------------------------------------------------------------------------- */
 
-enum { ISLAND_ID_BYTES = 17 };    /* id of an island: 16 random hex digits from its run folder, and a NUL */
+enum { ISLAND_ID_BYTES = 17 };    /* id of a training job: 16 random hex digits from its run folder, and a NUL */
 
 typedef struct {
-    const char *name;             /* name of a data file, without folder; owned by `json` of a Hello that was read */
+    const char *name;             /* name of a data file, without folder; in a received Hello a pointer into
+                                   * Hello.json */
     int64_t     tokens;
     char        fingerprint[65];  /* hex digits of one hash over all data files */
 } HelloData;
@@ -112,22 +113,23 @@ HelloData *hello_data(const Dataset *train);
 
 typedef struct {
     int        protocol;          /* version of the protocol: CHANNEL_PROTOCOL */
-    char       island[ISLAND_ID_BYTES]; /* id of the sender's island: 16 hex digits */
-    int        rank, ranks;       /* the sender's rank; number of ranks of the island */
+    char       island[ISLAND_ID_BYTES]; /* id of the sender's training job: 16 hex digits */
+    int        rank, ranks;       /* the sender's rank; number of ranks of the training job */
     int64_t    elems;             /* number of parameters of the model */
     int64_t    samples;           /* number of samples in an epoch of the data */
-    cJSON     *config;            /* the sender's config with every option; owned by `json` of a Hello that was read */
-    HelloData *data;              /* [data_files] files of the training data; owned if the Hello was read */
+    cJSON     *config;            /* the sender's config with every option; in a received Hello a pointer into `json` */
+    HelloData *data;              /* [data_files] files of the training data; owned if the Hello was received */
     int        data_files;        /* number of files of data.train */
     Json       json;              /* owned: the JSON that the Hello was read from */
 } Hello;
 
 typedef struct {
-    int     number;               /* number of the island, from 0 */
+    int     number;               /* number that the server gives the training job, from 0 */
     int64_t round;                /* number of the open round */
     int64_t elems;                /* number of parameters of the model */
     int     part, parts;          /* the part of the model that this server has, from 0; number of parts */
-    int     changes;              /* 1 if the server answers the request GET_CHANGE */
+    int     changes;              /* 1 if the server answers GET_CHANGE, a request for how much the weights have
+                                   * changed */
 } Welcome;
 
 typedef struct {
@@ -137,31 +139,35 @@ typedef struct {
 
 typedef struct {
     int64_t round;
-    int64_t step;                 /* step of the learning-rate schedule at which the lease begins */
-    int64_t steps;                /* number of optimizer steps to train in the lease */
-    int64_t first, samples;       /* first sample of the lease in the global order; number of samples */
-    int     islands;              /* number of islands with a lease in this round, including the receiver */
-    int64_t lease;                /* number of the lease, which END must repeat */
+    int64_t step;                 /* step of the learning-rate schedule at which the training on these samples begins */
+    int64_t steps;                /* number of optimizer steps to train with these samples */
+    int64_t first, samples;       /* first sample to train on, in the global order; number of samples */
+    int     islands;              /* number of training jobs that train in this round, including the receiver */
+    int64_t lease;                /* number of the lease, the range of samples that is given; the END message of the
+                                   * training job must repeat it */
 } Open;
 
 typedef struct {
     int64_t round;
-    int64_t samples;              /* samples of the lease that were trained on */
+    int64_t samples;              /* number of samples of the round that the training job trained on */
     int64_t tokens;               /* number of tokens of the samples that were trained on */
-    double  norm;                 /* sum of the squares of this rank's deltas */
-    double  loss;                 /* mean loss of the island over the round */
-    int64_t lease;                /* number of the lease, from the OPEN message that gave it */
+    double  norm;                 /* sum of the squares of this rank's deltas (weight changes) */
+    double  loss;                 /* mean loss of the training job over the round */
+    int64_t lease;                /* number of the lease (range of samples), from the OPEN message that gave it */
 } End;
 
 typedef struct {
     int64_t round;                /* number of the new round */
-    int     islands;              /* number of islands whose deltas counted in the last round */
-    double  norm;                 /* norm of the mean delta of the last round */
-    int64_t staleness;            /* age of the island's last delta, in rounds */
+    int     islands;              /* outer.wait=all: number of islands (training jobs) whose deltas were applied in the
+                                   * last round. outer.wait=none: number of connected islands */
+    double  norm;                 /* outer.wait=all: L2 norm of the mean delta (weight change) of the last round.
+                                   * outer.wait=none: of the receiver's delta */
+    int64_t staleness;            /* age of the last delta (weight change) of the receiver, in rounds since it fetched
+                                   * the weights that the delta began from */
     int     is_done;              /* 1 if the run has reached run.steps. JSON key: "done" */
 } Closed;
 
-typedef struct { int64_t samples; /* samples of the lease that were trained on */ } Bye;
+typedef struct { int64_t samples; /* number of samples of the round that the training job trained on */ } Bye;
 
 /* --- messages between servers */
 
@@ -169,32 +175,36 @@ typedef struct {
     int     protocol;             /* version of the protocol: CHANNEL_PROTOCOL */
     int     part, parts;          /* part of the model that the server has, from 1; number of parts */
     int64_t elems;                /* number of parameters of the model */
-    cJSON  *config;               /* the sender's config with every option; owned by `json` of a Follow that was read */
+    cJSON  *config;               /* the sender's config with every option; in a received Follow a pointer into
+                                   * `json` */
     Json    json;                 /* owned: the JSON that the Follow was read from */
 } Follow;
 
-/* Message of a follower to the leader: its part of the delta of a lease has arrived. The sum of squares of that part is
- * sent exactly, as the hex digits of its words. So one server and several servers round the sum in the same way. */
+/* Message of a follower (server other than the first) to the leader (first server): its part of the delta of the island
+ * (training job) with this lease has arrived. The sum of squares of that part is sent exactly, as the hex digits of its
+ * words. So one server and several servers round the sum in the same way. */
 typedef struct { int64_t lease; Exact squares; } PartIn;
 
 typedef struct { int64_t lease; double weight; } Count;
 
 typedef struct { int64_t lease; } Drop;
 
-/* How a server applies deltas when it gets a STEP message. STEP_MEAN computes d, the mean of the deltas that were
- * counted. All rules except STEP_MEAN and STEP_MOMENTUM clear the list of counted deltas. */
+/* Rules by which a server applies the counted deltas (weight changes of training jobs) to its weights. STEP_MEAN only
+ * computes d, the mean of the counted deltas. STEP_NESTEROV applies d with momentum, STEP_ADAMW applies d as a
+ * gradient. STEP_ARRIVAL applies one delta, STEP_MOMENTUM the momentum after the last delta of a round. All rules
+ * except STEP_MEAN and STEP_MOMENTUM clear the list of counted deltas. */
 typedef enum { STEP_MEAN, STEP_NESTEROV, STEP_ARRIVAL, STEP_MOMENTUM, STEP_ADAMW, STEP_RULES } StepRule;
 typedef struct {
     int      rule;                    /* a StepRule: how d, the mean delta, changes the weights x */
     double   learning_rate, momentum; /* rate and momentum of the rule. STEP_ADAMW: learning rate and beta1 */
-    double   scale;                   /* factor of the mean delta. STEP_ARRIVAL: weight of the delta. STEP_ADAMW: factor
-                                       * of gradient clipping */
+    double   scale;                   /* STEP_ARRIVAL: weight of the delta. STEP_ADAMW: factor by which clipping scales
+                                       * the gradient. Unused by other rules */
     double   beta2, eps, weight_decay; /* options of AdamW; unused by other rules */
     int64_t  update;                  /* STEP_ADAMW: number of the AdamW update, from 1 */
 } Step;
 
-/* Answer to a STEP message. squares: sum of squares of the mean delta (STEP_MEAN), or of the deltas that wait for
- * momentum (STEP_MOMENTUM). */
+/* Answer to a STEP message. squares: for STEP_MEAN, sum of squares of the mean delta (weight change). For
+ * STEP_MOMENTUM, sum of squares of the weighted sum of the deltas that wait for momentum. 0 for other rules. */
 typedef struct { Exact squares; } Stepped;
 
 typedef struct { int code; /* exit code of the run: EXIT_DONE or EXIT_STOPPED. JSON key: "exit" */ } Over;

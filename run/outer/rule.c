@@ -1,5 +1,5 @@
-/* rule.c - applies deltas of islands to the weights that a server holds, and computes the changes that it sends back;
- * see rule.h. */
+/* rule.c - applies deltas (weight changes) of islands (training jobs) to the weights that a server holds, and computes
+ * the changes that it sends back; see rule.h. */
 #include "run/outer/rule.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 
 /* --- arithmetic on arrays ----------------------------------------------------------------------------------------- */
 
-enum { BLOCKS = 1024 }; /* blocks of OUTER_BLOCK elements in one parallel loop of outer_squares */
+enum { BLOCKS = 1024 }; /* number of blocks of OUTER_BLOCK elements in one parallel loop of outer_squares */
 
 void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems) {
     double all = 0.0;
@@ -91,8 +91,8 @@ const char *outer_server(const char *list, int entry, char *out) {
 
 /* --- the weights -------------------------------------------------------------------------------------------------- */
 
-/* Makes one range of the server's part for each parameter in it. On one rank a span is a whole parameter, and
- * parameters follow each other in the order of the model. */
+/* Makes one range (WeightsRun) for each parameter of which the server has elements. With one rank a span, the elements
+ * of a parameter that a rank owns, is a whole parameter. Parameters follow each other in the order of the model. */
 ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first,
                                     int64_t elems) {
     ServerWeights w = {.first = first, .elems = elems};
@@ -189,11 +189,11 @@ FrameType round_change_type(const Config *c) {
 }
 
 /* Returns 1 if the server keeps the rounded change of the weights in the last round. With outer.wait=none it does not,
- * because islands begin with different weights. */
+ * because islands (training jobs) begin with different weights. */
 static int is_kept(const Config *c) { return round_change_type(c) != FRAME_F32 && c->outer.wait == WAIT_ALL; }
 
-/* Returns the bytes of a RoundChange. frame_value_bytes of a number of elements is also the offset of the block after
- * them, because all blocks except the last are full. */
+/* Returns the bytes of a RoundChange, or 0 if the server keeps no changes. frame_value_bytes of a number of elements is
+ * also the offset of the block after them, because all blocks except the last are full. */
 size_t round_change_bytes(const Config *c, size_t elems) {
     return is_kept(c) ? sizeof(float) * elems + (size_t)frame_value_bytes(round_change_type(c), (int64_t)elems) : 0;
 }
@@ -217,7 +217,7 @@ static char *payload_at(const RoundChange *c, int64_t offset) {
     return c->packed + frame_value_bytes(c->type, offset - c->first);
 }
 
-/* Adds the rounding errors of the last round to the weights x: x += rest. Then stores in rest the x before that
+/* Adds the rounding errors of the last round (c->rest) to the weights x. Then stores in c->rest the x before that
  * addition. */
 void round_change_begin(RoundChange *c, const ServerWeights *w) {
     for (int i = 0; c->type != FRAME_F32 && i < w->runs; i++) {

@@ -1,12 +1,13 @@
 /* rule.h - the weights that a server holds, the rule by which deltas of islands change them, and how they travel back.
- * Islands are separate jobs that train the same model. No sockets.
+ * Islands are separate jobs that train the same model. This file uses no sockets.
  *
- * d is a delta: the x that an island began a round with, minus its masters at the end. All rules work element by
- * element in double. A sum over islands has one order, so the bits do not depend on threads. In these formulas x are
- * the weights, d_k is the delta of island k, and N is the number of islands. eta is the learning rate, mu the momentum,
- * and v the momentum's state.
- *   wait = all   d = sum w_k d_k / sum w_k in the order of islands, w_k: tokens; v = mu v + d; x -= eta (d + mu v)
- *                (DiLoCo, arXiv 2311.08105; with mu = 0, eta = 1 x becomes the mean of the islands' masters)
+ * d is a delta: the weights x that an island began a round with, minus its masters (fp32 weights) at the end. All rules
+ * work element by element in double. A sum over islands has one order, so the bits do not depend on threads. In these
+ * formulas d_k is the delta of island k, and N is the number of islands. eta is the learning rate, mu the momentum, and
+ * v the momentum's state.
+ *   wait = all   d = sum w_k d_k / sum w_k in the order of islands, w_k: tokens of island k; v = mu v + d;
+ *                x -= eta (d + mu v) (DiLoCo, arXiv 2311.08105; with mu = 0, eta = 1 x becomes the mean of the islands'
+ *                masters)
  *   wait = none  each d / N as it arrives, with weight w = 1 / (1 + staleness): x -= eta w d / N. staleness: number of
  *                full rounds (N arrivals each) since the island got the x from which d starts. The N-th arrival adds
  *                momentum, once for all: v = mu v + the sum of the last N w d / N; x -= eta mu v (delayed Nesterov,
@@ -24,22 +25,25 @@
 
 typedef struct { double learning_rate, momentum; } OuterRule;
 
-/* Computes the weighted mean of the deltas of all islands. mean [elems] may be one of the deltas. */
+/* Computes the weighted mean of the deltas (weight changes) of all islands (training jobs). delta: [islands] arrays
+ * [elems]. weight: [islands]. mean [elems] may be one of the deltas. */
 void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems);
 
-/* outer.wait=all: applies d, the mean delta, with Nesterov momentum. Changes the momentum v and the weights x. */
+/* outer.wait=all: applies d, the mean delta (weight change), with Nesterov momentum. Changes the momentum v and the
+ * weights x. */
 void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elems);
 
-/* outer.wait=none: applies d, the delta of one island that has arrived. share: 1 / ((1 + staleness) N), for N islands.
- * waiting: sum of the deltas applied since momentum was last applied, zero at first. */
+/* outer.wait=none: applies d, the delta of one island (training job), when it arrives. share: 1 / ((1 + staleness) N),
+ * where N is the number of islands. staleness: number of rounds since the island fetched the weights that it trained
+ * from. waiting: sum of share * d since momentum was last applied, zero at first. */
 void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems);
-/* outer.wait=none: applies momentum after the last delta of a round. Changes the momentum v and the weights x, and sets
- * waiting to zero. */
+/* outer.wait=none: applies momentum after the last delta of a round. waiting: weighted sum of the deltas applied in the
+ * round; set to zero. Changes the momentum v and the weights x. */
 void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t elems);
 
-/* Adds the squares of the delta d to *sum. Each block of OUTER_BLOCK elements is added in one order, and the block sums
- * are added exactly. So any division of a delta at multiples of OUTER_BLOCK gives the same sum. The sum is not finite
- * if an element is not. */
+/* Adds the squares of the delta d (a weight change) to *sum. Each block of OUTER_BLOCK elements is added in one order,
+ * and the block sums are added exactly. So any division of a delta at multiples of OUTER_BLOCK gives the same sum. The
+ * sum is not finite if an element is not. */
 enum { OUTER_BLOCK = 1024 };
 void outer_squares(const float *d, int64_t elems, Exact *sum);
 
@@ -56,13 +60,14 @@ int         outer_servers(const char *list); /* returns the number of addresses 
 const char *outer_server(const char *list, int entry, char *out);
 
 /* --- the weights ---------------------------------------------------------------------------------------------------
- * x and its momentum are ranges of elements in the model's flat order (core/layout.h). With one server they lie in the
- * masters and states of an optimizer of one rank in host memory, as a checkpoint has them: x in the masters, the outer
- * momentum in m. v has zeros, or, with wait=none, the arrivals that wait for momentum. With send=gradients m and v are
- * AdamW's. With several servers each has a part; a follower's lies in one block of memory. */
+ * A server holds the weights x and their momentum, as ranges of elements in the model's flat order (core/layout.h).
+ * With one server they lie in the masters and states of an optimizer of one rank in host memory, as a checkpoint has
+ * them: x in the masters, the momentum of the rule in m. v has zeros. With wait=none v has the sum of the deltas that
+ * were applied since the last momentum. With send=gradients m and v are the moments of AdamW. With several servers each
+ * has a part of the model. The part of a server other than the first lies in one block of memory. */
 
-/* The tensors that a server holds: the weights, their momentum, and the sum of the deltas that wait for momentum. The
- * order is that of optimizer_tensor. */
+/* The tensors that a server holds: the weights, their momentum, and the weighted sum of the deltas that were applied
+ * since momentum was last applied. The order is that of optimizer_tensor. */
 typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING, WEIGHTS_TENSORS } ServerTensor;
 
 typedef struct {
@@ -80,8 +85,8 @@ typedef struct {
 } ServerWeights;
 
 /* Returns a server's part of the model, elements [first, first + elems). The values lie in the memory of optimizer o.
- * If o is NULL, they lie in memory [WEIGHTS_TENSORS, elems]. The memory is borrowed. shards describes the whole model
- * on one rank, with or without memory. */
+ * If o is NULL, they lie in `memory` [WEIGHTS_TENSORS, elems]. The memory is borrowed. shards describes the whole model
+ * on one rank; it need not have memory of its own. */
 ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first,
                                     int64_t elems);
 void          server_weights_destroy(ServerWeights *w);
@@ -91,9 +96,9 @@ void          server_weights_destroy(ServerWeights *w);
 void server_weights_read(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to);
 void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, const float *from);
 
-/* Applies the rule of a STEP message to a server's part of the weights: one of those at the head of this file, or AdamW
- * (layers.h). d [elems] is the delta; NULL for STEP_MOMENTUM. Adds to *squares the squares of d (STEP_MEAN) or of the
- * deltas that wait for momentum (STEP_MOMENTUM). Other rules do not read squares. */
+/* Applies a rule to a server's part of the weights: a rule at the head of rule.h, or AdamW (layers.h). step: the rule
+ * and its rates. d [elems] is the delta; NULL for STEP_MOMENTUM. Adds to *squares the squares of d (STEP_MEAN) or of
+ * the sum of deltas that wait for momentum (STEP_MOMENTUM). Other rules do not read squares. */
 void server_weights_step(const ServerWeights *w, const Step *step, float *d, Exact *squares);
 
 /* --- the change of a round: outer.compress with wait=all -----------------------------------------------------------
@@ -108,32 +113,35 @@ void server_weights_step(const ServerWeights *w, const Step *step, float *d, Exa
 typedef struct {
     FrameType type;          /* type of the values; FRAME_F32 if no changes are kept, and the other fields are unused */
     int64_t   first, elems;  /* index of the first element of this server's part of the model; number of elements */
-    int64_t   round;         /* the round whose weights the last change leads to; -1 if there was none */
-    /* [elems] rounding errors that the next change adds. Between round_change_begin and round_change_end: the weights x
+    int64_t   round;         /* number of the round that begins with the weights after the last change; -1 if there was
+                              * no change */
+    /* [elems] rounding errors that the next change adds. Between round_change_begin and round_change_end: the weights
      * before the step. Owned */
     float    *rest;
-    char     *packed;        /* blocks of the last change in the form in which they are sent, one after another;
-                              * owned */
+    char     *packed;        /* last change of the weights in the form in which it is sent: its blocks, one after
+                              * another; owned */
 } RoundChange;
 
-/* Returns the type of the values of deltas, and of changes of the weights if the server keeps them. */
+/* Returns the type in which deltas (weight changes of training jobs) are sent. The server sends changes of its weights
+ * in this type, too, if it keeps them. */
 FrameType   round_change_type(const Config *c);
 size_t      round_change_bytes(const Config *c, size_t elems); /* returns the bytes of a RoundChange; 0 if the server
                                                                 * keeps no changes */
 RoundChange round_change_create(const Config *c, const ServerWeights *w);
 void        round_change_destroy(RoundChange *c);
 
-/* round_change_begin is called before the step that makes new weights x, round_change_end after it. round_change_end
- * then sets x to the old x plus the rounded change of round `round`. */
+/* Call round_change_begin before the step that makes new weights x, and round_change_end after it. round_change_end
+ * sets x to the old x plus the rounded change, which islands (training jobs) then fetch as the change of round
+ * `round`. */
 void round_change_begin(RoundChange *c, const ServerWeights *w);
 void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round);
 
-/* Returns the payload of a frame that holds these elements of the change of a round. Returns NULL if they are not whole
- * blocks. */
+/* Returns the payload of a frame with elements [offset, offset + elems) of the last change of the weights. Returns NULL
+ * if the server has no such elements, or if they are not whole blocks of INT8_BLOCK. */
 const void *round_change_frame(const RoundChange *c, int64_t offset, int64_t elems);
 
-/* Adds a change to the weights x. Server and islands both call it. It computes in fp32, so that all get the same
- * bits. */
+/* Adds a change to the weights x. Server and islands (training jobs) both call it. It computes in fp32, so that all get
+ * the same bits. */
 void round_change_add(float *x, const float *change, int64_t elems);
 
 /* --- the weights that one island holds: outer.compress with wait=none ----------------------------------------------
@@ -142,33 +150,35 @@ void round_change_add(float *x, const float *change, int64_t elems);
  * the same numbers, so both have the same bits. The error of a rounding stays in x - held, so the next change contains
  * it (error feedback). The server does not round x itself.
  *
- * The memory is allocated at the first GET of an island whose config has outer.compress, too. */
+ * The server allocates this memory at the first GET of an island, if the island's own config has outer.compress. */
 
 typedef struct {
     FrameType type;          /* type of the values of a change: bf16 or int8 */
     int64_t   first, elems;  /* index of the first element in the model; number of elements */
     int64_t   fetched;       /* number of weights that were sent so far; a weight sent twice counts once */
-    /* [elems] the weights as the island holds them; owned. NULL: the server does not know them, and the other fields
-     * mean nothing */
+    /* [elems] the weights as the island (training job) holds them; owned. NULL: the server does not know them, and the
+     * other fields mean nothing */
     float    *x;
 } HeldWeights;
 
-/* Returns the type in which changes of the weights are sent, or FRAME_F32 if islands fetch all weights instead. */
+/* Returns the type in which changes of the weights are sent, or FRAME_F32 if islands (training jobs) fetch all weights
+ * instead. */
 FrameType held_type(const Config *c);
-/* Returns the bytes of the server's memory of the weights that one island (training job) holds. */
+/* Returns the bytes in which a server records the weights that one island (training job) holds; 0 if it records
+ * none. */
 size_t    held_bytes(const Config *c, size_t elems);
 
-/* Begins an empty memory of the weights [first, first + elems) that one island (training job) holds. Returns 0 if
+/* Allocates an empty record of the weights [first, first + elems) that one island (training job) holds. Returns 0 if
  * memory is not enough. */
 int  held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems);
 void held_forget(HeldWeights *h);
 
-/* Records that the server has sent elements of the weights x, from `offset` on, to the island as they are, in fp32
- * and not as a compressed change. */
+/* Records that the server has sent the island (training job) elements of the weights x, from `offset` on. It has sent
+ * them as they are, in fp32 and not as a compressed change. */
 void held_fetch(HeldWeights *h, int64_t offset, const float *x, int64_t elems);
 int  held_is_whole(const HeldWeights *h);
-/* Replaces weights x [elems] by their change since they were sent to the island. Writes the change to payload
- * [frame_value_bytes], and records it as sent. */
+/* Replaces weights x [elems] by their change since they were sent to the island (training job). Writes the change to
+ * payload [frame_value_bytes], and records it as sent. */
 void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *payload);
 
 #endif

@@ -1,8 +1,8 @@
-/* server.c - the server of a run of islands; see server.h.
+/* server.c - the server of a run of islands, which are jobs that train one model together; see server.h.
  *
- * There may be several servers. The leader has part 0 of the model. It gives leases, closes rounds and saves
- * checkpoints. A follower holds a later part, receives the islands' deltas of it, and obeys the leader's STEP messages.
- * It keeps no leases and no checkpoint.
+ * There may be several servers. The leader has part 0 of the model. It gives islands leases (samples to train on),
+ * closes rounds and saves checkpoints. A follower holds a later part, receives the islands' deltas of it, and obeys the
+ * leader's STEP messages. It keeps no leases and no checkpoint.
  */
 #include "run/outer/server.h"
 
@@ -36,9 +36,10 @@ struct Server {
                                           * completed rounds */
     double      patience_ms, round_began_ms, looked_ms; /* outer.patience_seconds in ms; time when the round began; time
                                                          * when server_turn last ended */
-    int64_t     round_tokens, staleness; /* tokens of the deltas that have counted in the open round; their greatest
-                                          * age, in rounds */
-    double      round_loss;              /* sum of the losses of the counted deltas, each weighted by its tokens */
+    int64_t     round_tokens, staleness; /* tokens of the deltas (weight changes) that were applied in the open round;
+                                          * greatest age of these deltas, in rounds */
+    double      round_loss;              /* sum of loss times tokens over the deltas (weight changes) that were applied
+                                          * in the open round */
     double      norm;                    /* outer.send=gradients: norm of the last gradient */
     ServerWeights whole, weights;        /* whole: the whole model, on the first server. weights: the part of this
                                           * server */
@@ -48,7 +49,7 @@ struct Server {
                                           * connected, and for part 0; owned list */
     Peer       *leader;                  /* connection of a follower (server other than the first) to the leader (first
                                           * server) */
-    Member    **counted;                 /* [counts] the islands whose deltas the next step applies; owned list */
+    Member    **counted;                 /* [counts] the training jobs whose deltas the next step applies; owned list */
     double     *weight;                  /* [counts] weights of the deltas in `counted`; owned */
     int         counts;                  /* number of entries in each of the lists `counted` and `weight` */
     int64_t     had;                     /* number of values of weights and optimizer state (STATE messages) that have
@@ -57,7 +58,8 @@ struct Server {
                                           * code in it */
     int         lingers;                 /* 1 after server_linger, when the run is over and saved; a server that
                                           * disconnects is then no fault */
-    double      pinged_ms, made_ms;      /* time of the last PING to the leader; time when this server was created */
+    double      pinged_ms, made_ms;      /* time of the last PING to the first server (leader); time when this server
+                                          * was created */
     ServerRound over;                    /* numbers of the round that ended last */
     int         is_over;                 /* 1 from the end of a round until server_turn or server_end_round has returned
                                           * `over` */
@@ -79,7 +81,7 @@ static int has_part(const Server *s) { return leads(s) || s->had == s->weights.e
 
 /* --- refusing and losing islands ---------------------------------------------------------------------------------- */
 
-/* Returns the connection of rank 0 of the island, or NULL. */
+/* Returns the connection of rank 0 of the island (training job), or NULL. */
 static Peer *first_rank(const Server *s, const Member *m) {
     for (int i = 0; i < s->peers.count; i++)
         if (s->peers.peer[i]->member == m && s->peers.peer[i]->rank == 0 && !s->peers.peer[i]->is_ending)
@@ -87,7 +89,7 @@ static Peer *first_rank(const Server *s, const Member *m) {
     return NULL;
 }
 
-/* Writes the name of an island, "island 2 (id, address)", to out and returns out. */
+/* Writes the name of an island (training job), "island 2 (id, address)", to out and returns out. */
 static const char *name_of(const Server *s, const Member *m, char out[160]) {
     const Peer *p = first_rank(s, m);
     snprintf(out, 160, "island %d (%s%s%s)", m->number, m->id, p ? ", " : "", p ? channel_peer(p->channel) : "");
@@ -100,14 +102,16 @@ static void tell_followers(Server *s, MessageKind kind, const void *m) {
         if (s->follower[k]) message_send(s->follower[k]->channel, kind, 0, m);
 }
 
-/* Makes the samples of a lease free again. lease -1: does nothing. */
+/* Makes the samples of a lease (range of samples that an island (training job) had) free again. lease -1: does
+ * nothing. */
 static void take_back(Server *s, int64_t lease) {
     if (lease < 0 || !leads(s)) return;
     leases_return(&s->leases, lease);
     tell_followers(s, MESSAGE_DROP, &(Drop){lease});
 }
 
-/* Refuses an island. All its connections end with the sentence `why`, and what it has sent does not count. */
+/* Refuses an island (training job). All its connections end with the sentence `why`, and what it has sent does not
+ * count. */
 static void refuse_member(Server *s, Member *m, int code, const char *why) {
     char name[160];
     warn("%s is refused: %s", name_of(s, m, name), why);
@@ -117,7 +121,7 @@ static void refuse_member(Server *s, Member *m, int code, const char *why) {
         if (s->peers.peer[i]->member == m) peer_refuse(s->peers.peer[i], code, why);
 }
 
-/* Refuses a peer and all other ranks of its island. The sentence is `who` and `why`; who may be "". */
+/* Refuses a peer and all other ranks of its island (training job). The sentence is `who` and `why`; who may be "". */
 static void refuse(Server *s, Peer *p, int code, const char *who, const char *why) {
     char text[MESSAGE_FAULT_BYTES];
     snprintf(text, sizeof text, "%s%.*s", who, MESSAGE_FAULT_BYTES - 32, why);
@@ -129,7 +133,7 @@ static void refuse(Server *s, Peer *p, int code, const char *who, const char *wh
     }
 }
 
-/* Closes the connections of an island that is gone, except the connection `but`. */
+/* Closes the connections of an island (training job) that is gone, except the connection `but`. */
 static void drop_connections(Server *s, const Member *m, const Peer *but) {
     for (int i = s->peers.count; i-- > 0;) {
         const Peer *p = s->peers.peer[i];
@@ -137,7 +141,7 @@ static void drop_connections(Server *s, const Member *m, const Peer *but) {
     }
 }
 
-/* Records that an island has left or is lost. why: the reason, for the log. */
+/* Records that an island (training job) has left or is lost. why: the reason, for the log. */
 static void lose_member(Server *s, Member *m, const char *why) {
     char        name[160];
     MemberState was = m->state;
@@ -149,8 +153,8 @@ static void lose_member(Server *s, Member *m, const char *why) {
                       was == MEMBER_TRAINS ? ": its samples go back" : was == MEMBER_ENDED ? ": its delta counts" : "");
 }
 
-/* Refuses an island if the norm of its delta is not finite. Called as soon as the sum of squares of the delta is
- * known. */
+/* Refuses an island (training job) if the norm of its delta is not finite. Called as soon as the sum of squares of the
+ * delta is known. */
 static void judge_early(Server *s, Member *m) {
     char fault[MESSAGE_FAULT_BYTES];
     m->norm = sqrt(exact_value(&m->squares));
@@ -233,8 +237,9 @@ static int take_state(Server *s, const FrameHeader *h, const void *payload, cons
 
 typedef struct { char *text; size_t capacity; int count; } Differences;
 
-/* Returns 1 if an island must have the same value of this config key as the server. These are the keys that a resume
- * must not change, and the keys in `also`. They decide the model, the order of samples, a step or a round. */
+/* Returns 1 if an island (training job) must have the same value of this config key as the server. These are the keys
+ * that a resume must not change, and the keys in `also`. They decide the model, the order of samples, a step or a
+ * round. */
 static int must_agree(const char *key) {
     static const char *const also[] = {"run.steps", "outer.every", "outer.wait"};
     const Option *o = option_find(key);
@@ -271,8 +276,8 @@ static int config_differs(const Server *s, const cJSON *there, char *why, size_t
     return d.count > 0;
 }
 
-/* Compares the training files of an island with those of the server. Returns 0 if they are the same, or exit code 65
- * with the difference in why [bytes]. */
+/* Compares the training files of an island (training job) with those of the server. Returns 0 if they are the same, or
+ * exit code 65 with the difference in why [bytes]. */
 static int refuse_data(const Hello *hello, const Dataset *train, char *why, size_t bytes) {
     HelloData *here = hello_data(train);
     int        files = hello->data_files < train->shards ? hello->data_files : train->shards;
@@ -295,9 +300,9 @@ static int refuse_data(const Hello *hello, const Dataset *train, char *why, size
     return *why ? EXIT_DATA : 0;
 }
 
-/* Compares the HELLO message of an island with this server. Returns 0 if the island may join. Otherwise returns an exit
- * code for it, with a sentence in why [bytes] that has the values of both. Only the first server (the leader) compares
- * data. */
+/* Compares the HELLO message of an island (training job) with this server. Returns 0 if the island may join. Otherwise
+ * returns an exit code for it, with a sentence in why [bytes] that has the values of both. Only the first server (the
+ * leader) compares data. */
 static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t bytes) {
     if (config_differs(s, hello->config, why, bytes)) return EXIT_CONFIG;
     int code = s->parts.train ? refuse_data(hello, s->parts.train, why, bytes) : 0;
@@ -309,7 +314,8 @@ static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t b
 
 /* --- the leader: frames of followers, and orders to them ---------------------------------------------------------- */
 
-/* Accepts another server as a follower. Sends it the part of the weights that it will hold, before anything else. */
+/* Handles the FOLLOW message of another server, and accepts it as a follower. Sends it the part of the weights that it
+ * will hold, before anything else. Returns 0 with the reason in fault if it cannot follow. */
 static int take_follow(Server *s, Peer *p, const void *payload, size_t bytes, char *fault) {
     char   differences[512] = "";
     Follow follow;
@@ -359,7 +365,8 @@ static int take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void
     }
 }
 
-/* Adds the delta of an island to those that the next step applies, with this weight. */
+/* Adds the delta (weight change) of an island (training job) to those that the next step applies. weight: weight of the
+ * delta in their mean. */
 static void count_delta(Server *s, Member *m, double weight) {
     size_t most = (size_t)s->members.count;
     s->counted = xrealloc(s->counted, sizeof *s->counted * most, "a list of islands");
@@ -368,9 +375,9 @@ static void count_delta(Server *s, Member *m, double weight) {
     if (leads(s)) tell_followers(s, MESSAGE_COUNT, &(Count){m->lease.number, weight});
 }
 
-/* Applies a STEP message to the part of the model that this server holds. STEP_MEAN leaves the mean of the counted
- * deltas in the memory of the first of them. With outer.wait=all every other step ends a round, so the server computes
- * the change of weights that it sends to islands. All counted islands have leases of that round. */
+/* Applies a step to the part of the model that this server holds. STEP_MEAN leaves the mean of the counted deltas in
+ * the memory of the first of them. With outer.wait=all any other rule ends a round. The server then computes the change
+ * of the weights that it sends to islands (training jobs). All counted islands have leases of the same round. */
 static void step_part(Server *s, const Step *step, Exact *squares) {
     const Member *one = s->counts ? s->counted[0] : NULL;
     float        *d = one ? one->delta : NULL;
@@ -389,7 +396,7 @@ static void step_part(Server *s, const Step *step, Exact *squares) {
 }
 
 /* Waits for one follower (another server), and reads no other connection. If state_elems is 0, waits until it has
- * answered a STEP message, otherwise until it has sent so many values of its weights and optimizer state. */
+ * answered a STEP message. Otherwise waits until it has sent so many values of its weights and optimizer state. */
 static void await_answer(Server *s, Peer *p, int64_t state_elems) {
     Quiet       quiet = {0};
     FrameHeader h;
@@ -405,8 +412,8 @@ static void await_answer(Server *s, Peer *p, int64_t state_elems) {
     }
 }
 
-/* Applies a step to all parts of the model. Waits until all other servers have done it, and adds their sums of squares
- * to *squares. */
+/* Applies a step to all parts of the model, of which each server has one. Waits until all other servers have done it,
+ * and adds their sums of squares to *squares. */
 static void order_step(Server *s, const Step *step, Exact *squares) {
     for (int k = 1; k < s->parts.parts; k++) s->follower[k]->has_answer = 0;
     tell_followers(s, MESSAGE_STEP, step);
@@ -420,7 +427,8 @@ static void order_step(Server *s, const Step *step, Exact *squares) {
 
 void server_collect(Server *s) {
     for (int k = 1; k < s->parts.parts; k++) {
-        if (!s->follower[k]) continue; /* no round was opened yet, so the leader still has all parts */
+        if (!s->follower[k]) continue; /* no round was opened yet, so this first server still has all parts of the
+                                        * model */
         s->had = 0;
         message_send(s->follower[k]->channel, MESSAGE_COLLECT, 0, NULL);
         await_answer(s, s->follower[k], elems_of(s, k) * WEIGHTS_TENSORS);
@@ -501,8 +509,8 @@ static int take_of_leader(Server *s, const FrameHeader *h, const void *payload, 
 }
 
 /* --- frames of islands --------------------------------------------------------------------------------------------
- * Each take_ function handles a frame. It returns 0, or an exit code with which the island is refused, and then `why`
- * [MESSAGE_FAULT_BYTES]: with EXIT_PEER the rest of a sentence about the island, otherwise a sentence. */
+ * Each take_ function handles a frame. It returns 0, or an exit code if the island must be refused. Then it writes the
+ * reason to why [MESSAGE_FAULT_BYTES]: with EXIT_PEER the rest of a sentence about the island, otherwise a sentence. */
 
 static void say_closed(Server *s, Member *m, int islands, double norm, int64_t staleness) {
     Closed closed = {s->members.round, islands, norm, staleness, server_is_done(s)};
@@ -542,8 +550,9 @@ static int take_hello(Server *s, Peer *p, const void *payload, size_t bytes, cha
     return code;
 }
 
-/* Gives an island a lease on a follower, a server that does not know the leases. The first frame that an island sends
- * in a round shows that it has a lease. The END message of the island has the number of the lease. */
+/* Gives an island (training job) a lease (samples) on a follower, a server that does not know the leases. The first
+ * frame that an island sends in a round shows that it has a lease. The END message of the island has the number of the
+ * lease. */
 static void take_unknown_lease(Server *s, Member *m, int64_t round) {
     if (leads(s) || m->state != MEMBER_WAITS) return;
     members_give(&s->members, m, (Lease){.number = -1, .range.samples = MESSAGE_COUNT_LIMIT, .round = round});
@@ -584,7 +593,7 @@ static int take_end(Server *s, Peer *p, const void *payload, size_t bytes, char 
     int ended = members_end(&s->members, m, p->rank, &end, s->weights.elems, why);
     if (ended <= 0) return ended < 0 ? EXIT_PEER : 0;
     if (m->state == MEMBER_WAITS) {
-        take_back(s, m->lease.number); /* the island made no step, so the samples of its lease become free */
+        take_back(s, m->lease.number); /* the training job made no step, so the samples of its lease become free */
         return 0;
     }
     outer_squares(m->delta, s->weights.elems, &m->squares);
@@ -596,20 +605,20 @@ static int take_end(Server *s, Peer *p, const void *payload, size_t bytes, char 
 static void take_bye(Server *s, Peer *p) {
     Member *m = p->member;
     if (m->state == MEMBER_TRAINS && m->received[p->rank] == 2) m->leaves = 1; /* the END messages of the other ranks of
-                                                                                * the island are on their way */
+                                                                                * the training job are on their way */
     else lose_member(s, m, "leaves");
 }
 
-/* outer.wait=none with outer.compress: makes the server's memory of the weights that an island will fetch. Returns 0 if
- * memory is not enough. */
+/* outer.wait=none with outer.compress: allocates the server's record of the weights that an island (training job) will
+ * fetch. Returns 0 if memory is not enough. */
 static int may_hold(Server *s, Member *m) {
     FrameType type = held_type(s->parts.config);
     return type == FRAME_F32 || !m->takes_changes || m->held.x ||
            held_begin(&m->held, type, s->weights.first, s->weights.elems);
 }
 
-/* Queues an island's request for weights. With outer.wait=all the leader answers with the weights of the open round,
- * whichever round the request names. */
+/* Queues the request of an island (training job) for weights. With outer.wait=all the first server (the leader) answers
+ * with the weights of the open round, whichever round the request names. */
 static int take_get(Server *s, Peer *p, const FrameHeader *h, char *why) {
     int64_t round = leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
     int     is_here = h->offset >= s->weights.first && h->offset + h->elems <= s->weights.first + s->weights.elems;
@@ -638,8 +647,8 @@ static int take_get(Server *s, Peer *p, const FrameHeader *h, char *why) {
 /* --- frames of any peer ------------------------------------------------------------------------------------------- */
 
 /* Answers requests for weights x while the channel has space for a frame. A GET is answered with x itself. A GET_CHANGE
- * is answered with the change of x in the last round, or, if the server records what the island holds, since x was last
- * sent to it. A frame of values has the round of its request. */
+ * is answered with the change of x in the last round. If the server records what the island (training job) holds, it is
+ * answered with the change since x was last sent to it. A frame of values has the round of its request. */
 static void send_values(Server *s, Peer *p) {
     HeldWeights *held = p->member && p->member->held.x ? &p->member->held : NULL;
     float       *block = NULL; /* [2 * MESSAGE_ELEMS] weights x of a frame, then the payload that holds their change */
@@ -703,7 +712,8 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
     return !p->is_ending;
 }
 
-/* Removes a peer whose channel is broken. Its island is lost, unless this rank has sent all its deltas. */
+/* Removes a peer whose channel is broken. Its island (training job) is lost, unless this rank has sent all its deltas
+ * (weight changes). */
 static void lose_peer(Server *s, int i) {
     Peer   *p = s->peers.peer[i];
     Member *m = p->member;
@@ -740,8 +750,8 @@ static int serve_peer(Server *s, int i) {
 
 static int takes_gradients(const Server *s) { return s->parts.config->outer.send == SEND_GRADIENTS; }
 
-/* Applies AdamW with the mean gradient that islands sent. norm: norm of that gradient. The bias correction counts the
- * updates since the moments were zero. */
+/* Applies AdamW with the mean gradient that islands (training jobs) sent. norm: norm of that gradient. The bias
+ * correction counts the updates since the moments were zero. */
 static void step_adamw(Server *s, double norm) {
     const Config *c = s->parts.config;
     Exact         unused = {{0}};
@@ -755,8 +765,8 @@ static void step_adamw(Server *s, double norm) {
     s->norm = norm;
 }
 
-/* Applies a rule to the deltas that were counted. Returns the square root of the sum of squares that the rule
- * computes. */
+/* Applies a rule to the deltas (weight changes) that were counted. scale: factor of the delta for STEP_ARRIVAL. Returns
+ * the square root of the sum of squares that the rule computes. */
 static double step_outer(Server *s, StepRule rule, double scale) {
     const Config *c = s->parts.config;
     Exact         squares = {{0}};
@@ -777,7 +787,8 @@ static void end_round(Server *s, int islands, double norm) {
     s->round_tokens = s->staleness = 0, s->round_loss = 0.0, s->round_began_ms = now;
 }
 
-/* Records that the weights x include the delta of the island. */
+/* Records that the delta of an island (training job) was applied to the weights: marks its samples as used, and adds
+ * its tokens and loss to the numbers of the round. */
 static void has_counted(Server *s, Member *m) {
     leases_done(&s->leases, m->lease.number, m->end.samples, s->members.round);
     s->round_tokens += m->end.tokens;
@@ -828,8 +839,8 @@ int server_end_round(Server *s, ServerRound *over) {
     return 1;
 }
 
-/* Closes a round of outer.wait=all, in which every island has sent its delta or left. Refuses deltas whose norm is not
- * finite or too far from the others. Computes the new weights from the rest. */
+/* Closes a round of outer.wait=all, in which every island (training job) has sent its delta or left. Refuses deltas
+ * whose norm is not finite or too far from the others. Computes the new weights from the rest. */
 static void close_round(Server *s) {
     Members *ms = &s->members;
     char     fault[MESSAGE_FAULT_BYTES];
@@ -853,8 +864,8 @@ static void close_round(Server *s) {
 
 /* --- opening a round ---------------------------------------------------------------------------------------------- */
 
-/* Gives a lease (samples to train on) to every island that waits. The leases are on disk before an island receives
- * one. */
+/* Gives a lease (samples to train on) to every island (training job) that waits. The leases are on disk before an
+ * island receives one. */
 static void open_round(Server *s) {
     Members *ms = &s->members;
     int64_t  unit = ms->step_samples;
@@ -890,7 +901,7 @@ static void look_for_silence(Server *s) {
     }
 }
 
-/* Frees the memory and connections of islands that are gone. */
+/* Frees the memory and connections of islands (training jobs) that are gone. */
 static void sweep(Server *s) {
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
@@ -903,7 +914,8 @@ static void sweep(Server *s) {
 }
 
 /* Ends and begins rounds. Only the first server, which leads the others, calls it. At the end of the run it informs the
- * islands that wait for a round, and those whose deltas arrive too late for one. */
+ * islands (training jobs) that wait for a round. It also informs those whose deltas (weight changes) arrive too late
+ * for one. */
 static void lead(Server *s) {
     Members *ms = &s->members;
     count_arrivals(s);
@@ -921,7 +933,7 @@ int server_turn(Server *s, double ms, ServerRound *over) {
     int      may_accept = s->peers.count < PEERS_MOST && has_part(s);
     double   before = clock_ms();
     if (before - s->looked_ms > s->patience_ms / 2) /* this server's process did not run for long, so silence in that
-                                                     * time does not count against the islands */
+                                                     * time does not count against the training jobs */
         for (int i = 0; i < s->members.count; i++) s->members.member[i]->heard_ms += before - s->looked_ms;
     peers_wait(&s->peers, may_accept ? s->listening : -1, ms);
     if (may_accept) peers_accept(&s->peers, s->listening, &s->key, s->elems);
@@ -991,7 +1003,7 @@ int server_follow(Server *s, void (*ready)(const Server *s)) {
 
 /* --- creating ----------------------------------------------------------------------------------------------------- */
 
-/* Waits until the key file exists. The first server makes it, perhaps on this machine at this moment. */
+/* Waits until the file outer.key exists. The first server makes it, perhaps on this machine at this moment. */
 static void await_key(const Server *s) {
     const char *path = s->parts.config->outer.key;
     for (double until_ms = clock_ms() + s->patience_ms; access(path, F_OK) != 0 && clock_ms() < until_ms;) {
