@@ -10,8 +10,8 @@ int rounds_send_gradients(const Run *r) { return r->island && r->config->outer.s
 /* --- where the run stands ----------------------------------------------------------------------------------------- */
 
 /* Moves the run from `step` to the step `to`, at which the server is. The optimizer moments stay, and state.missed
- * counts the steps that they have not seen. If `to` is smaller, steps that will be trained again are removed from the
- * log. */
+ * counts the steps that the moments have not seen. If `to` is smaller, steps that will be trained again are removed
+ * from the log. */
 static void move_to(Run *r, int64_t step, int64_t to) {
     r->state.missed += to - step;
     if (to == step) return;
@@ -77,7 +77,8 @@ static int64_t join(Run *r, int64_t step) {
     return go_on(r, step, state);
 }
 
-/* Logs and prints the numbers of a round that has ended. step: completed steps at its end. */
+/* Logs and prints the numbers of a round: the steps between two exchanges of weights with the server. step: completed
+ * steps at its end. */
 static void log_round(Run *r, int64_t step, IslandWork work) {
     const IslandExchange *e = island_ended(r->island);
     double                ms = clock_ms() - r->round.began_ms;

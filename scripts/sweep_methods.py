@@ -14,7 +14,7 @@ import warnings
 from run_files import EXIT_DATA, MOST_OF_A_LINE, Stop, open_regular, read_json, write_file
 from sweep_trials import Trial, within
 
-ETA = 3  # method asha: one of ETA trials is continued beyond each rung
+ETA = 3  # method asha: of the trials compared at a rung (a step on the way), one of ETA is continued
 
 
 def rounded(value):

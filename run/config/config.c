@@ -29,9 +29,9 @@ static int takes_text(const Option *o) {
     return o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES;
 }
 
-/* Position of a walk over the values of a config file. Two lists of json_parse_all(), the values and the soft faults,
- * are in the order of the file. `next` and `listed` are the positions in them. json NULL: the places in the file are
- * not known. */
+/* Position of a walk over the values of a config file. json_parse_all() lists the values, and the soft faults (values
+ * that parse but are not valid), in the order of the file. `next` and `listed` are the positions in these two lists.
+ * json NULL: the places in the file are not known. */
 typedef struct {
     const Json *json;
     int         next; /* index in json->entry of the next value; 0: the root */
@@ -236,7 +236,7 @@ static void walk(ConfigLoad *load, const cJSON *object, const char *section, Whe
 static int is_bare_word(const Option *o, const char *text) {
     int is_word = *text && text[strspn(text, LETTERS)] == 0;
     if (*text && strchr("{[\"", *text) && access(text, F_OK) != 0) return 0;
-    /* the JSON parser suggests the right word for True and False */
+    /* True and False are left to the JSON parser, whose message suggests true and false */
     if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False");
     return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;
 }
@@ -291,8 +291,8 @@ static void override(ConfigLoad *load, const char *argument) {
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Refuses the config.json of a Hugging Face model. It names a kind of model, and has no key of a config. Returns 1 if
- * the file is one. The fault has the command that trains from that model. */
+/* Refuses the config.json of a Hugging Face model, which names a kind of model and has no key of a config of this
+ * program. Returns 1 if the file is one. The fault has the command that trains from that model. */
 static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
     const char *file = load->file.file, *slash = file ? strrchr(file, '/') : NULL;
     char        folder[PATH_MAX];
@@ -307,8 +307,8 @@ static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
     return 1;
 }
 
-/* Sets the options from the text of a config file. Returns 1 if it could be parsed. A syntax fault is then the only
- * fault. */
+/* Sets the options from the text of a config file. Returns 1 if the text could be parsed. Otherwise its syntax fault is
+ * the only fault. */
 static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *json) {
     JsonFault fault;
     Where     where = load->file;
@@ -439,7 +439,9 @@ static char *parse(const char *path, const char *text, size_t bytes, Reading wit
     load.is_elsewhere = with.is_elsewhere;
     snprintf(config->path, sizeof config->path, "%s", path);
     if (load_text(&load, text, bytes, &json)) {
-        if (with.run_dir) { /* the folder may have been moved since its config.json was written */
+        /* run.dir becomes the folder that the config was read from, which may have been moved since its config.json was
+         * written */
+        if (with.run_dir) {
             cJSON *value = cJSON_CreateString(with.run_dir);
             char  *quoted = cJSON_PrintUnformatted(value);
             snprintf(run_dir, sizeof run_dir, "run.dir=%s", quoted);
@@ -542,6 +544,7 @@ char *config_from_json(const cJSON *json, Config *config) {
         faults_add(&load.faults, load.file, "a config is an object");
     }
     char *text = load_end(&load);
-    if (text) text[strcspn(text, "\n")] = '\0'; /* keeps only the first line, because a program wrote the JSON */
+    /* keeps only the first line of the faults: a program wrote the JSON, so nobody corrects it fault by fault */
+    if (text) text[strcspn(text, "\n")] = '\0';
     return text;
 }

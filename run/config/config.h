@@ -53,7 +53,8 @@ typedef struct {
         const char *preset;
         ModelShape  shape;              /* sizes of the model: the options model.n_layer and so on */
         const char *init_from;
-        int         activation_given;   /* 1 if the config sets model.activation; else init_from may */
+        /* 1 if the config sets model.activation; if 0, the weights of init_from may set it */
+        int         activation_given;
     } model;
     struct { double std; } init;
     struct {
@@ -62,21 +63,23 @@ typedef struct {
         int         document_mask; /* a value of DocumentMask */
         const char *tokenizer;
     } data;
-    struct { double capacity; } moe;    /* model.shape has the other options of experts */
+    /* capacity: rows (tokens for experts) that a rank has memory for, as a multiple of an equal share. model.shape has
+     * the other options of experts. */
+    struct { double capacity; } moe;
     struct { int64_t global_tokens, micro_batch, seq_len; } batch;
     struct {
         const char *name;
         double      learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
         int         weight_decay_schedule; /* a value of WeightDecaySchedule */
         double      muon_momentum;
-        int         newton_schulz, normuon; /* newton_schulz: a NewtonKind; normuon: 0 or 1 */
+        int         newton_schulz, normuon; /* newton_schulz: a NewtonKind, the polynomials of Muon; normuon: 0 or 1 */
     } optimizer;
     struct {
         int     name;               /* a value of ScheduleKind */
         int64_t warmup_steps;
         int     warmup_given;       /* 1 if the config sets warmup_steps, perhaps to 0 */
         double  final_lr_fraction, decay_fraction;
-        int     decay;              /* a value of DecayShape */
+        int     decay;              /* a value of DecayShape, for the decay of SCHEDULE_WSD */
     } schedule;
     int precision;                      /* a value of Precision (model/precision.h) */
     struct {
@@ -115,8 +118,8 @@ char *config_load(const char *path, char *const *overrides, int override_count, 
  * allowed. */
 char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 
-/* Loads a config like config_load, from the text [bytes] of a file. Only *config changes. Faults name the file by
- * path. */
+/* Loads a config like config_load, from the text [bytes] of a file. Has no effect except on *config. Faults name the
+ * file by path. */
 char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count,
                    int ranks, Config *config);
 void  config_free(Config *config);      /* frees the memory of a config; call it also after faults */

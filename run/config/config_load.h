@@ -9,7 +9,7 @@
 
 typedef struct {
     int   given;    /* 1 if the file or an override sets the option */
-    int   faulty;   /* 1 if the value has a fault, which is in the list; rules that need the value are skipped */
+    int   faulty;   /* 1 if the list of faults has a fault of the value; rules that need the value are skipped */
     Where where;    /* place of the value in the file or among the overrides */
 } Given;
 

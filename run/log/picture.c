@@ -295,7 +295,7 @@ static double without_spikes(Picture *p, int n, double low, double high) {
     return fmin(high, most + fmax(most - low, 1e-9 * fabs(most)));
 }
 
-/* Chooses the range of y. Losses before the step `settled` do not count. */
+/* Chooses the range of the loss axis. Losses before the step `settled` do not count. */
 static void choose_loss_range(Picture *p, double settled) {
     const Curve *c = p->c;
     int          n = 0;

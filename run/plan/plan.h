@@ -34,7 +34,8 @@ typedef struct {
 
     /* Memory that a rank computes in: a GPU's, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
-    int       gradient_buffers;  /* parallel.deterministic: buffers that grads_bytes contains besides the gradients */
+    /* number of buffers in grads_bytes besides the gradients, for sums in a fixed order (parallel.deterministic) */
+    int       gradient_buffers;
     size_t    tree_bytes;        /* parallel.deterministic: device buffers of NCCL for sums in a fixed order */
     size_t    library_bytes;     /* measured: device memory that libraries and other programs use */
     size_t    reserve_bytes;     /* estimated: device memory that libraries allocate later */
@@ -42,10 +43,11 @@ typedef struct {
     size_t    device_bytes;
 
     /* Host memory; pinned on a rank with a GPU. */
-    size_t    comm_bytes;        /* exchange between ranks: chunks and, on a GPU, whole buckets */
+    size_t    comm_bytes;        /* buffers for exchange between ranks: chunks and, on a GPU, whole buckets */
     size_t    host_copy_bytes;   /* copy of the state of a rank, from which a checkpoint is written */
     size_t    ahead_bytes;       /* batches that are read ahead of their step */
-    size_t    offload_bytes;     /* memory.offload: masters and moments, with their pages */
+    /* memory.offload: fp32 weights (masters), moments, and the buffers through which they are copied */
+    size_t    offload_bytes;
     /* memory for outer.server: weights at the start of a round, their changes, buffers of the connections */
     size_t    island_bytes;
     size_t    host_bytes;        /* sum of the fields of host memory above, comm_bytes and those after it */

@@ -48,7 +48,7 @@ Found search(const Config *config, Target on, unsigned held);
 Config search_config(const Config *config, const Simulated *grid);
 
 /* Finds a grid that fits in a GPU's memory, with recompute of whole blocks and the fewest ranks to a copy of the model.
- * Returns 1 if there is one. */
+ * Returns 1 and writes the grid to *room if there is one. */
 int search_fitting(const Config *config, Target on, Simulated *room);
 
 /* Returns the largest batch.micro_batch that fits in the memory of the cluster's GPUs. Tries only sizes that the rest

@@ -209,14 +209,17 @@ typedef struct {
     const History *history;
     WorkList       list;
     double         now, queue;      /* time until which the stage computes; time until which its collectives run */
-    Reach          to[2];           /* by kind of work: reach to the stage that receives its message */
+    /* by kind of work (forward, backward): reach (link, latency) to the stage that receives its message */
+    Reach          to[2];
     double         compute_s, exposed_s[AXES], sent[AXES];
     /* Owned [ENDS]: ring of the ends of the collectives of a group. The latest is at (started - 1) % ENDS. */
     double        *end[GROUPS];
     int64_t        started[GROUPS];
     int64_t        at;              /* index in `list` of the next work */
-    double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0: not */
-    /* by kind of work: the received message; the message to send, or the time `at` when the last one has left */
+    /* by kind of work (forward, backward): when the receive of the next message was posted; below 0: not posted */
+    double         posted[2];
+    /* by kind of work (forward, backward): the received message; the message to send, or the time `at` when the last
+     * one has left */
     Message        in[2], out[2];
 } Stage;
 
@@ -258,8 +261,9 @@ typedef struct {
     int64_t        micro_batches;
 } Replay;
 
-/* Return 1 if work w on stage p begins with a message from another stage, or ends with one. Forward goes from the first
- * part of the model to the last, backward from the last to the first. */
+/* takes: returns 1 if work w on stage p begins with a message from another stage. gives: returns 1 if it ends with a
+ * message to another stage. Forward goes from the first part of the model to the last, backward from the last to the
+ * first. */
 static int takes(const Replay *r, Work w, int p) {
     int part = w.part * r->stages + p;
     return w.kind == WORK_BACKWARD ? part < r->stages * r->parts - 1 : part > 0;

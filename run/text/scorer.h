@@ -30,8 +30,9 @@ typedef struct {
     const char *name;             /* name of the task; borrowed */
     TaskKind    kind;
     int64_t     questions, cut;
-    double      acc, acc_stderr;  /* acc_stderr: NaN with one question */
-    /* accuracy by sums divided by lengths, and its standard error; NaN for tasks of continuations */
+    double      acc, acc_stderr;  /* share of right answers, and its standard error; NaN with one question */
+    /* like acc and its error, but sums of log probabilities are divided by lengths of texts; NaN for tasks of
+     * continuations */
     double      acc_norm, acc_norm_stderr;
     double      perplexity;       /* with continuations: exp of the mean of -log p of whole texts; else NaN */
     double      centered;         /* tasks of the benchmark CORE: 0 is guessing, 1 is all correct; else NaN */

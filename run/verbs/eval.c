@@ -95,7 +95,7 @@ static Dataset open_data(const RunWords *words, int64_t T, int64_t vocab_size) {
 
 typedef struct {
     const char *checkpoint;
-    int64_t     tokens;                /* 0 if there is no data */
+    int64_t     tokens;                /* number of tokens that the loss is the mean of; 0 if there is no data */
     double      loss, bytes_per_token; /* bytes_per_token: NaN if not known */
     TaskScores *task;
     int         tasks;
@@ -237,7 +237,7 @@ static int verb_eval(int words, char **path) {
     StoredModel m = {.keys = asked.model};
     stored_find(&m, path[0]);
     RunWords run = read_words(m.checkpoint);
-    int64_t  T = m.shape.n_positions; /* no longer than the sequences of the training run */
+    int64_t  T = m.shape.n_positions; /* length of the sequences to score, at most that of the training run */
     if (run.seq_len > 0 && run.seq_len < T) T = run.seq_len;
     stored_open(&m, T, verb_is_of_ranks(verb_given), NULL);
     evaluate_all(&m, &run);

@@ -762,7 +762,7 @@ static int verb_inspect(int words, char **word) {
         case PATH_WEIGHTS: inspect_weights(path); break;
         case PATH_SHARDS: inspect_shards(path); break;
         case PATH_FILE: inspect_file(path); break;
-        case PATH_TOKENIZER: /* the tokenizer file that a run would read */
+        case PATH_TOKENIZER: /* reports the file of the folder that a run would read as its tokenizer */
             tokenizer_beside(path_of("%s/", path).text, file, sizeof file);
             report_text("file", "%s", file);
             inspect_file(file);

@@ -58,7 +58,7 @@ typedef struct {
 } Shards;
 static Shards train = {.split = "train"}, val = {.split = "val"};
 
-/* Returns the path of a shard of the split in one of the two folders. */
+/* Returns the path of shard `number` of a split in `folder`: the output folder, or its temporary folder. */
 static Path shard_path(Path folder, const Shards *s, int64_t number) {
     return path_of("%s/" SHARD_NAME, folder.text, s->split, (long long)number);
 }
@@ -467,7 +467,7 @@ static void write_notes(void) {
     size_t  size;
     int64_t tokens = train.tokens + val.tokens, bytes = train.bytes + val.bytes;
     if (job.tokenizer_path) copy_tokenizer();
-    /* a token is a byte, and the newlines between rows count */
+    /* if tokens are bytes, their number is that of the bytes, newlines between rows included */
     if (job.tokenizer.kind == TOKENIZER_BYTES) bytes = tokens;
     FILE *notes = memory_file_open(&text, &size);
     fprintf(notes,

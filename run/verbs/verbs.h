@@ -31,7 +31,7 @@
  * key. A table of keys ends with a row without a name. */
 typedef struct {
     const char  *name, *example;  /* name of the key, and a value for messages */
-    const char  *fallback;        /* the default, read like a typed value; "": none; NULL: `unset` says what holds */
+    const char  *fallback;        /* the default, read like a typed value; "": none; NULL: `unset` describes it */
     const char  *help;
     const char **text;
     int         *flag;            /* takes 1 for "true", 0 for "false" */
