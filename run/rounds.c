@@ -15,8 +15,8 @@ int rounds_send_gradients(const Run *r) { return r->island && r->config->outer.s
 static void move_to(Run *r, int64_t step, int64_t to) {
     r->state.missed += to - step;
     if (to == step) return;
-    /* After such a move the weights differ from those of the resumed checkpoint, even at its step number. So the last
-     * save must not be skipped as if that checkpoint had them. */
+    /* The weights are now those of the server, even if the step is that of the resumed checkpoint. Step -1 keeps the
+     * last save from being skipped as if that checkpoint had them. */
     r->resumed.step = -1;
     if (!run_is_rank0(r)) return;
     if (to < step) metrics_rolled_back(r->metrics, to, step);
@@ -141,7 +141,7 @@ int64_t rounds_step(Run *r, int64_t step, double loss) {
     IslandWork  work = work_of(r, step);
     IslandState state = island_exchange(r->island, work, &ended);
     if (!ended) say_joined(r, state);
-    /* with 0 islands the changes of weights arrived too late to count, and nothing is logged */
+    /* islands is 0 if the changes of weights arrived too late to count; then nothing is logged */
     else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work);
     return go_on(r, step, state);
 }

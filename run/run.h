@@ -69,7 +69,7 @@ struct Run {
     Loader       *loader;
     /* batch of an evaluation, on the device: [micro_batch, tokens of seq_len on this rank] */
     Batch         eval_batch;
-    ExpertLoad    experts;          /* loads of the experts in the last step */
+    ExpertLoad    experts;          /* load of each expert (tokens sent to it) in the last step */
     Fp8Steps      fp8;              /* scales of fp8; owned; empty in other precisions */
 
     /* the training state, and how it is saved */

@@ -100,7 +100,7 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
                    nearest_word(path + (*section ? strlen(section) + 1 : 0), names.name).word);
     }
     if (nearest.sure && as_section) return nearest.word;
-    /* the key that the user meant is then not reported as missing */
+    /* the user meant this key, so the check for missing keys does not report it again */
     if (nearest.sure) config_given(load, nearest.word)->faulty = 1;
     return NULL;
 }
@@ -283,7 +283,8 @@ static void override(ConfigLoad *load, const char *argument) {
         snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
         refuse_unknown(load, key, strchr(key, '.') && option_is_section(section) ? section : "", value, where);
     }
-    /* adds the remaining soft faults; those inside the value of an unknown key do not matter */
+    /* adds the remaining soft faults (such as duplicate keys); those inside the value of an unknown key do not
+     * matter */
     if (known) tell_until(load, where, &places, END);
     if (bare) cJSON_Delete(value);
     json_free(&json);

@@ -371,7 +371,8 @@ static char *check_axes(const Config *c) {
     return text;
 }
 
-/* Returns 1 if an axis of this size can divide the model, for any number of ranks. */
+/* Returns 1 if the model can be divided by this size of an axis of the grid (such as tensor ranks), for any number of
+ * ranks. */
 static int divides_model(const Config *c, int axis, int64_t size) {
     Config   other = *c;
     int64_t *sizes[] = {&other.parallel.tensor, &other.parallel.context, &other.parallel.pipeline,

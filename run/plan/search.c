@@ -89,8 +89,8 @@ static void add_replicas(Grids *all, const Job *j, Grid g) {
     if (most > 1 && !(j->held & HOLD_REPLICAS)) add(all, j, g);
 }
 
-/* If interleave makes less than this share of a step idle, larger values are not tried. More parts only shorten the
- * idle time of stages. */
+/* Share of a step. If stages are idle for less than that with some interleave, larger values of interleave are not
+ * tried. More parts only shorten the idle time of stages. */
 static const double LITTLE_IDLE = 0.01;
 
 /* Adds the grids with the sizes of tensor, context and pipeline that g has: one for each micro-batch and each number of

@@ -366,7 +366,7 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
     double  model = (double)(m.params + m.grads + m.activations + m.scratch) +
                    (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
-    /* leaves of the trees that add gradients in a fixed order */
+    /* number of leaves of the trees that add gradients in a fixed order */
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD];
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
     GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->update_matrices != NULL, leaves > 0};
