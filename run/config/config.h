@@ -40,11 +40,12 @@ typedef struct {
     struct {
         const char *dir;
         int64_t     steps, stop_step, seed;
-        int         resume;             /* a value of Resume */
+        int         resume;             /* resume from a checkpoint or begin anew: a value of Resume */
         StringList  allow_change;
         double      max_minutes;
-        int         on_nonfinite;       /* a value of OnTrouble, but not ON_TROUBLE_WARN */
-        int         on_spike;           /* a value of OnTrouble */
+        /* action if loss or gradient is not finite: a value of OnTrouble, but not ON_TROUBLE_WARN */
+        int         on_nonfinite;
+        int         on_spike;           /* action if the loss is far above recent ones: a value of OnTrouble */
         double      spike_threshold;
         int64_t     max_skips, verify_every;
         double      watchdog_seconds;
@@ -60,7 +61,7 @@ typedef struct {
     struct {
         StringList  train, val;
         int         shuffle;
-        int         document_mask; /* a value of DocumentMask */
+        int         document_mask; /* cause of the document mask: a value of DocumentMask */
         const char *tokenizer;
     } data;
     /* capacity: rows (tokens for experts) that a rank has memory for, as a multiple of an equal share. model.shape has
@@ -75,16 +76,16 @@ typedef struct {
         int         newton_schulz, normuon; /* newton_schulz: a NewtonKind, the polynomials of Muon; normuon: 0 or 1 */
     } optimizer;
     struct {
-        int     name;               /* a value of ScheduleKind */
+        int     name;               /* schedule of the learning rate: a value of ScheduleKind */
         int64_t warmup_steps;
         int     warmup_given;       /* 1 if the config sets warmup_steps, perhaps to 0 */
         double  final_lr_fraction, decay_fraction;
-        int     decay;              /* a value of DecayShape, for the decay of SCHEDULE_WSD */
+        int     decay;              /* curve by which SCHEDULE_WSD lowers the learning rate: a value of DecayShape */
     } schedule;
     int precision;                      /* a value of Precision (model/precision.h) */
     struct {
         int64_t tensor, context, pipeline, interleave, expert, replicas, zero_stage;
-        int     balance, comm; /* comm: a value of ParallelComm */
+        int     balance, comm; /* comm: library for collectives, a value of ParallelComm; balance: 0 or 1 */
         int     deterministic;
     } parallel;
     struct {

@@ -15,7 +15,7 @@ typedef struct {
 
 typedef struct {
     Config *config;
-    Given  *given;  /* owned [OPTION_COUNT], in the order of OPTIONS          */
+    Given  *given;  /* owned [OPTION_COUNT]: state of each option, in the order of OPTIONS */
     Where   file;   /* the config file as a whole, for faults without a place */
     Faults  faults;
     int     is_elsewhere; /* 1 if the config is for another machine and build */

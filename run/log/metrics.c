@@ -38,7 +38,7 @@ struct Metrics {
     CurvePoint *eval;      /* owned [evals]: all evaluations in the file */
     int64_t  evals;
     Curve    curve;
-    TensorBoard *board;    /* owned; NULL: none */
+    TensorBoard *board;    /* owned: the file for TensorBoard; NULL if none is written */
 };
 
 /* Returns the wall clock in seconds since 1970, to the millisecond. It may jump, so it does not show the order of
@@ -170,7 +170,7 @@ enum { POINTS = 32 };
 typedef struct {
     char   text[METRICS_LINE_BYTES];
     size_t used;
-    double time;           /* wall clock of the line */
+    double time;           /* wall clock when the line was begun, in seconds since 1970 */
     Metric point[POINTS];  /* numbers that TensorBoard draws; names are borrowed until keep_line */
     int    points;
 } Line;

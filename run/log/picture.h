@@ -22,12 +22,12 @@ enum { CURVE_SLOTS = 1024, CURVE_EVALS = 256, CURVE_MARKS = 64 };
 typedef struct { int64_t step, tokens; double loss, lr, grad_norm; } CurveStep;
 
 typedef struct {
-    double  sum, least, greatest; /* sum and range of the finite losses */
-    int64_t finite, nonfinite;    /* number of finite losses, and of others */
-    double  norm_sum;             /* sum of the finite gradient norms */
-    int64_t norms;                /* number of finite gradient norms */
-    double  lr;                   /* learning rate of the last step */
-    int64_t tokens;               /* tokens up to the last step; -1: not known */
+    double  sum, least, greatest; /* sum and range of the finite losses in a slot of the curve */
+    int64_t finite, nonfinite;    /* number of finite losses in the slot, and of others */
+    double  norm_sum;             /* sum of the finite gradient norms in the slot */
+    int64_t norms;                /* number of finite gradient norms in the slot */
+    double  lr;                   /* learning rate of the last step in the slot */
+    int64_t tokens;               /* tokens up to the last step in the slot; -1: not known */
 } CurveSlot;
 
 typedef struct { int64_t step; double loss; } CurvePoint;

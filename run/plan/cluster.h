@@ -17,7 +17,7 @@ typedef struct { double ranks, bytes_per_s, latency_s; } Link;
 
 typedef struct {
     char   name[CLUSTER_NAME];     /* name of the file, without folder and ending */
-    char   gpu[CLUSTER_NAME];      /* name of the card */
+    char   gpu[CLUSTER_NAME];      /* name of the GPU card */
     double gpus_per_node;
     double memory_bytes, reserved_bytes; /* bytes of memory of a GPU; bytes of it that its context and kernels use */
     /* number of multiprocessors, from which follows how full the last wave of a matrix product is; 0 if not a GPU */

@@ -55,14 +55,14 @@ KernelRate        kernel_rate_for(KernelRate rate, const LedgerEntry *e);
 
 /* Time of all calls of one operation with one shape in a step. */
 typedef struct {
-    const LedgerEntry *entry;    /* borrowed from the ledger of operations */
-    const KernelRate  *rate;     /* borrowed from the rates */
+    const LedgerEntry *entry;    /* borrowed: the operation in the ledger */
+    const KernelRate  *rate;     /* borrowed: the rate of the operation */
     int64_t            launches; /* number of kernels that these calls launch */
     double             seconds, limit_s; /* seconds of all calls, at the present rate and at the best known rate */
 } KernelTime;
 
 typedef struct {
-    KernelTime *kernel;          /* [kernels] longest first; owned */
+    KernelTime *kernel;          /* owned [kernels]: the operations of a step, longest first */
     int         kernels;         /* number of entries of `kernel` */
     int64_t     launches;        /* number of kernels that the step launches */
     double      gaps_s, gaps_limit_s; /* seconds between kernels and waiting for the host: now, and at best */

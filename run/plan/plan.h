@@ -30,7 +30,7 @@ typedef struct {
     /* work of one rank in a step: FLOPs, bytes read and written, bytes sent; counted by a dry run, which computes
      * nothing */
     double    step_flops, step_bytes, step_sent;
-    double    sent[AXES];                   /* bytes sent, divided by axis of the grid */
+    double    sent[AXES];                   /* bytes that one rank sends in a step, by axis of the grid */
 
     /* Memory that a rank computes in: a GPU's, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;

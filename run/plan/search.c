@@ -20,7 +20,7 @@ typedef struct {
 } Grid;
 
 typedef struct {
-    Grid *grid; /* [count] owned */
+    Grid *grid; /* owned [count]: the grids to try */
     int64_t count;
 } Grids;
 

@@ -26,7 +26,7 @@ enum { EXPERTS = AXES, EXPERT_STATE, GROUPS };
 typedef struct {
     PassageKind kind;
     Axis        axis;
-    double      seconds, sent; /* duration; bytes sent */
+    double      seconds, sent; /* duration in seconds; bytes that a collective sends */
     int64_t     back;  /* PASSAGE_WAIT: which collective of `group`: 0 is the latest, 1 the one before */
     int         group; /* index of the group of the collective: an axis, EXPERTS or EXPERT_STATE */
 } Passage;
@@ -66,7 +66,8 @@ typedef struct {
     const Cluster *cluster;
     double         flops;     /* FLOP/s of matrix products in this precision */
     size_t         element_bytes; /* bytes of an activation */
-    Group          group[GROUPS]; /* AXIS_SHARD: the ranks that share a state */
+    /* groups of ranks in the ledger; AXIS_SHARD is the group of ranks that share one copy of the optimizer state */
+    Group          group[GROUPS];
     Reach          all, twins;    /* reach of all ranks; of messages from the first stage to the last */
 } Durations;
 

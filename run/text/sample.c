@@ -254,7 +254,7 @@ typedef struct {
     int64_t   from;       /* index of the window's first token in the ids of the text */
     int       is_kept;    /* 1 if the model keeps keys and values of all tokens but the newest */
     int32_t  *window;     /* owned [2 positions]: ids of the window            */
-    float    *logits;     /* owned [vocab]                                     */
+    float    *logits;     /* owned [vocab]: logits of the next token           */
     double   *weight;     /* owned [vocab]: scratch for draw_token             */
 } Writer;
 

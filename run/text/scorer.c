@@ -88,7 +88,7 @@ typedef struct {
 } Rows;
 
 typedef struct {
-    Row     *row;   /* owned [rows], sorted by length */
+    Row     *row;   /* owned [rows]: the texts to score, sorted by length */
     Rows    *batch; /* owned [batches]: the batches of rows */
     int64_t  rows, batches, B;
     int32_t *inputs, *targets, *scored; /* owned, on the host: [B,T] of this rank; scored: 1 if the target counts */

@@ -26,10 +26,10 @@ typedef struct {
     ModelShape  shape;
     int64_t     positions;        /* number of positions to compute with, at most */
     World      *world;            /* owned; NULL: this process has the whole model */
-    Groups      groups;           /* owned; job is NULL without `world` */
+    Groups      groups;           /* owned: groups of ranks; the group `job` is NULL if world is */
     int         is_first;         /* 1 on the rank that prints */
     Tokenizer   tokenizer;        /* owned */
-    int32_t     begin;            /* only token of an empty prompt */
+    int32_t     begin;            /* the one token of which an empty prompt consists */
     int32_t     end[STORED_ENDS]; /* [ends] tokens that end a text */
     int         ends;
     Model      *model;            /* owned */

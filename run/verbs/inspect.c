@@ -563,7 +563,7 @@ static void inspect_json(const char *path, const cJSON *json) {
 
 typedef struct {
     char   *text;  /* owned [given]: the first bytes of the file */
-    size_t  given; /* at most SHARD_START_BYTES */
+    size_t  given; /* number of bytes in `text`, at most SHARD_START_BYTES */
     int64_t bytes; /* bytes of the file */
 } Start;
 
