@@ -231,8 +231,9 @@ static void walk(ConfigLoad *load, const cJSON *object, const char *section, Whe
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
 
-/* Returns 1 if the value of an override, which is no JSON, counts as a bare word (a string without quotes). It does not
- * if it begins like JSON. For an option that is a number only letters count, because letters are no mistyped number. */
+/* Returns 1 if the value of an override, which is no JSON, counts as a bare word (a string without quotes). A text that
+ * begins like JSON does not. If the option is a number, only a text of letters does, because it cannot be a mistyped
+ * number. */
 static int is_bare_word(const Option *o, const char *text) {
     int is_word = *text && text[strspn(text, LETTERS)] == 0;
     if (*text && strchr("{[\"", *text) && access(text, F_OK) != 0) return 0;

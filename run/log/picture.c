@@ -345,7 +345,7 @@ static void lay_out(Picture *p) {
 
 static double last_tokens(const Curve *c) { return c->slots > 0 ? (double)c->slot[c->slots - 1].tokens : -1; }
 
-/* Returns the step after which so many tokens were consumed. */
+/* Returns the step after which this number of tokens was consumed. */
 static double step_of_tokens(const Picture *p, double tokens) {
     double before = 0, step = 0;
     for (int i = 0; i < p->c->slots; i++) {

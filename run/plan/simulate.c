@@ -46,8 +46,8 @@ enum { MICRO_FIRST, MICRO_BETWEEN, MICRO_AT_END, MICRO_KINDS };
 typedef struct {
     /* durations before the micro-batches of a step, after them, and of the optimizer's update */
     Chapter  begin, finish, update;
-    /* Owned [works]: the durations of each kind of work, as [parts][WORK_BACKWARD + 1][MICRO_KINDS]. With each_work, of
-     * each single work in order. */
+    /* Owned [works]: the durations of each kind of work, as [parts][WORK_BACKWARD + 1][MICRO_KINDS]. If each_work is 1,
+     * it has the durations of each single work, in order. */
     Chapter *work;
     int64_t  works;           /* number of entries of `work` */
     int      parts, each_work; /* parts of the model on the stage; 1 if every work has its own list of durations */
@@ -68,7 +68,8 @@ typedef struct {
     size_t         element_bytes; /* bytes of an activation */
     /* groups of ranks in the ledger; AXIS_SHARD is the group of ranks that share one copy of the optimizer state */
     Group          group[GROUPS];
-    Reach          all, twins;    /* reach of all ranks; of messages from the first stage to the last */
+    /* reach (farthest link, latency) of all ranks; of messages from the first stage to the last */
+    Reach          all, twins;
 } Durations;
 
 /* --- the durations of a ledger's entries -------------------------------------------------------------------------- */

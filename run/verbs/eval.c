@@ -19,7 +19,8 @@
 #include "run/verbs/verbs.h"
 
 enum { MOST_TASKS = 256 };
-static const int64_t DEFAULT_TOKENS = 131072; /* equal to the default of the config key eval.tokens */
+/* tokens to evaluate if tokens= is not given, as many as by the config key eval.tokens */
+static const int64_t DEFAULT_TOKENS = 131072;
 
 /* --- what is asked for -------------------------------------------------------------------------------------------- */
 

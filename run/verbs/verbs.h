@@ -54,7 +54,8 @@ typedef struct {
 enum { VERB_CONFIG = -1 }; /* a config file, and then any number of keys of the config, which the config checks */
 typedef struct {
     int         least, most;
-    const char *what;            /* name of the words in messages, such as "a run folder or a checkpoint" */
+    /* name in messages for the words that are no keys, such as "a run folder or a checkpoint" */
+    const char *what;
 } VerbWords;
 
 typedef struct {
