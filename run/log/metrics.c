@@ -378,7 +378,7 @@ void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks
         char              name[256], acc[300], other[300];
         Line              l = line_now();
         json_quote_short(name, sizeof name, t->name);
-        /* length of the name without its quotes; it is valid UTF-8, as TensorBoard requires */
+        /* length of the name without its quotes; the name is valid UTF-8, as TensorBoard requires */
         int shown = (int)strlen(name) - 2;
         snprintf(acc, sizeof acc, "task/%.*s/acc", shown, name + 1);
         snprintf(other, sizeof other, "task/%.*s/%s", shown, name + 1, is_text ? "perplexity" : "acc_norm");

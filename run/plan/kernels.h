@@ -23,7 +23,7 @@ typedef struct {
     const char  *op;
     KernelFamily family;
     int          launches;  /* number of kernels that one call launches */
-    double       rate, limit; /* rate now; best rate known. FLOP/s for products and attention, otherwise bytes/s */
+    double       rate, limit; /* present rate; best rate known. FLOP/s for products and attention, otherwise bytes/s */
     int          is_measured; /* 1 if rate is from a file of measured rates */
     const char  *source;    /* where `rate` comes from */
 } KernelRate;

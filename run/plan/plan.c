@@ -33,8 +33,8 @@ static size_t largest_follower(const Config *c) {
 static size_t exchange_bytes(const Config *c, PlanRanks ranks, Mesh mesh, const Layout *layout, int64_t leaves) {
     int64_t C = c->model.shape.n_embd, KV = dim_size(DIM_KV, c->model.shape), tensor = mesh.size[AXIS_TENSOR];
     int64_t B = c->batch.micro_batch, T = c->batch.seq_len, N = B * (T / mesh.size[AXIS_CONTEXT]);
-    /* nodes: largest number of tree nodes that cover the leaves of one rank; a rank sends a bucket to another rank for
-     * each */
+    /* nodes: largest number of tree nodes that cover the leaves of one rank. A rank sends one bucket to another rank
+     * for each of these nodes. */
     int     nodes = 1, shards = mesh.size[AXIS_SHARD];
     for (int r = 0; leaves && r < shards; r++)
         if (tree_of_rank(leaves, shards, r).count > nodes) nodes = tree_of_rank(leaves, shards, r).count;

@@ -39,7 +39,8 @@ typedef struct {
     size_t    tree_bytes;        /* parallel.deterministic: device buffers of NCCL for sums in a fixed order */
     size_t    library_bytes;     /* measured: device memory that libraries and other programs use */
     size_t    reserve_bytes;     /* estimated: device memory that libraries allocate later */
-    /* sum of the bytes above; on the CPU, where all memory is the host's, with host_bytes and copies_bytes */
+    /* sum of the fields of device memory above; on the CPU, where all memory is the host's, with host_bytes and
+     * copies_bytes */
     size_t    device_bytes;
 
     /* Host memory; pinned on a rank with a GPU. */
@@ -51,7 +52,8 @@ typedef struct {
     /* memory for outer.server: weights at the start of a round, their changes, buffers of the connections */
     size_t    island_bytes;
     size_t    host_bytes;        /* sum of the fields of host memory above, comm_bytes and those after it */
-    size_t    copies_bytes; /* checkpoint.memory_every: files in memory, not pinned; on the CPU part of device_bytes */
+    /* checkpoints that are kept in memory (checkpoint.memory_every), not pinned; on the CPU part of device_bytes */
+    size_t    copies_bytes;
     size_t    checkpoint_bytes;  /* size of one checkpoint on disk */
     /* memory of the first server (`train_gpt serve`), which leads; 0 without outer.server */
     size_t    server_bytes;

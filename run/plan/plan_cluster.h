@@ -29,7 +29,8 @@ typedef struct {
     Simulated best[SEARCH_BEST]; /* the best grids, the quickest first */
     int64_t   number[SEARCH_BEST]; /* order in which each was tried; of equally quick grids the first is kept */
     int       count;               /* number of grids in `best` */
-    int64_t   allowed;             /* grids that the rules allow, each tried with a zero_stage and recompute that fit */
+    /* number of grids that the rules allow, each tried with a zero_stage and recompute that fit */
+    int64_t   allowed;
 } Found;
 
 /* Bits for the options that a search keeps as the config sets them. */

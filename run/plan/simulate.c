@@ -57,7 +57,7 @@ typedef struct {
 /* A group of ranks in the ledger. */
 typedef struct {
     const char *name;   /* name of the group in the ledger */
-    Axis        axis;   /* axis of the grid for which its times and bytes count */
+    Axis        axis;   /* axis of the grid to which the group's times and bytes are added */
     Reach       reach;
     int         blocks; /* 1 if the ranks do not compute during a collective */
 } Group;
@@ -181,7 +181,7 @@ static int history_is_of_list(const ModelSpec *stage) {
 static History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d) {
     History h = {.parts = stage.pipeline.parts, .each_work = history_is_of_list(&stage)};
     Ledger  ledger = {.in_order = 1, .is_elsewhere = 1};
-    /* enough micro-batches for the first, a middle and the last one */
+    /* fewest: micro-batches of a dry run that has a first, a middle and a last one */
     int64_t fewest = stage.pipeline.parts > 1 ? 2 * stage.pipeline.stages : 3;
     int64_t run = h.each_work || stage.shards.micro_batches || micro_batches < fewest ? micro_batches : fewest;
     h.works = h.each_work ? 2 * run * h.parts : (int64_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS;
@@ -417,7 +417,8 @@ static Simulated replay(const Config *c, Target on, int64_t micro_batches) {
     int      *like = pipeline_alike(c->model.shape, first.pipeline);
     History  *history = xcalloc((size_t)P, sizeof *history, "simulating stages");
     r.stage = xcalloc((size_t)P, sizeof *r.stage, "simulating stages");
-    /* With history_is_of_list each stage gets durations of its own, because no two stages have the same work list. */
+    /* Each stage gets durations of its own if each work needs its own list (history_is_of_list), because no two stages
+     * have the same order of works. */
     for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p;
     for (int p = 0; p < P; p++) {
         Stage *s = &r.stage[p];

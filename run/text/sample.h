@@ -88,7 +88,7 @@ typedef struct {
     uint64_t    seed;
     const int32_t *end;        /* borrowed [ends]: tokens that end the text and are not printed           */
     int         ends;
-    const char *const *stop;   /* borrowed [stops]: the text ends before the first of these           */
+    const char *const *stop;   /* borrowed [stops]: stop texts; the text ends before the first of them */
     int         stops;
     Tensor      window;        /* I32, at least g->T elements, on the device: inputs of the model; borrowed */
     Watchdog   *watchdog;      /* ticked at every token; NULL: none                                   */

@@ -18,7 +18,8 @@ typedef struct {
     /* buffers of a batch on the device: I32 [B,T], with T the tokens of a sequence on this rank */
     Batch     room;
     Comm     *all;                /* all ranks; NULL: one rank */
-    /* index of this rank among the ranks with different batches, and the number of these ranks; 0 counts as 1 */
+    /* index of this rank among the ranks with different batches, and the number of these ranks (datas; 0 counts as
+     * 1) */
     int       data, datas;
     Watchdog *watchdog;           /* ticked at every batch; NULL: none */
     int     (*stop)(void *ctx);   /* called before every batch, on all ranks; 1 stops; NULL: never stops */

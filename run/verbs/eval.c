@@ -19,7 +19,7 @@
 #include "run/verbs/verbs.h"
 
 enum { MOST_TASKS = 256 };
-/* tokens to evaluate if tokens= is not given, as many as by the config key eval.tokens */
+/* default of the config key eval.tokens, for runs whose saved config lacks the key */
 static const int64_t DEFAULT_TOKENS = 131072;
 
 /* --- what is asked for -------------------------------------------------------------------------------------------- */
@@ -52,7 +52,7 @@ static const VerbKey EVAL_KEYS[] = {
 typedef struct {
     Manifest     manifest;        /* owned if is_run is 1 */
     const cJSON *val;             /* borrowed: data.val of the run; NULL if there is none */
-    int64_t      seq_len, tokens; /* batch.seq_len and eval.tokens of the run; 0 if not known */
+    int64_t      seq_len, tokens; /* batch.seq_len and eval.tokens of the run; 0 if not known, for tokens: all */
     int          is_run, masks;   /* is_run: state.json was read; masks: data.document_mask was on in the run */
 } RunWords;
 

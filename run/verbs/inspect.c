@@ -202,8 +202,8 @@ static void inspect_shard(const char *path) {
     uint32_t largest;
     int64_t *count = count_ids(&s, &largest);
     report_count("largest_id", largest);
-    char      beside[PATH_ROOM]; /* path of a tokenizer in the folder of the file; without one, tokens are bytes if
-                                  * no id is larger */
+    /* path of a tokenizer in the folder of the file; without one, tokens count as bytes if no id is above 255 */
+    char      beside[PATH_ROOM];
     Tokenizer t = tokenizer_beside(path, beside, sizeof beside)
                       ? tokenizer_create(beside, BPE_MOST_IDS)
                       : tokenizer_create("", largest < 256 ? 256 : (int64_t)largest + 1);
