@@ -54,7 +54,8 @@ static void print_machine(const Run *r) {
 
 static void print_model(const Run *r) {
     ModelShape shape = r->config->model.shape;
-    /* 1 if bf16 products are computed as f32, because the processor has slow ones or none */
+    /* 1 if products of bf16 matrices are computed in f32, because the processor lacks bf16 instructions or has slow
+     * ones */
     int        is_in_tiles = r->numerics.act == BF16 && !device_has_quick_bf16();
     const char *how = is_in_tiles ? " by way of f32 tiles" : "";
     if (r->fp8.amax)

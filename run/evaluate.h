@@ -10,13 +10,13 @@ enum { EVAL_LOSS = 1, EVAL_TASKS = 2 };
 /* Returns which kinds of evaluation are due after `step` completed steps; 0 if none. They are due at multiples of
  * eval.every (tasks: eval.tasks_every) and at the end of the run. */
 int eval_is_due(const Run *r, int64_t step);
-/* Returns which kinds of the evaluation due after `step` are missing in the log. They are missing in a new run, or if
- * the run was stopped during the evaluation. */
+/* Returns the kinds of evaluation (EVAL_LOSS, EVAL_TASKS) that are due after `step` and are missing in the log of the
+ * run. They are missing in a new run, or if the run was stopped during the evaluation. */
 int eval_is_pending(Run *r, int64_t step);
-/* Collective. Evaluates the kinds in `parts`, logs and prints. The loss is the loss of the first eval.tokens tokens of
- * data.val in plain order: whole samples, at least one. The tasks are all of eval.tasks. The ranks share the work.
- * Returns 0 if a request to stop interrupted it. The interrupted kind is not logged, and the resumed run evaluates it
- * first. */
+/* Collective. Evaluates what `parts` names (EVAL_LOSS, EVAL_TASKS or their sum), logs and prints. The loss is the loss
+ * of the first eval.tokens tokens of data.val in plain order: whole samples, at least one. The tasks are all of
+ * eval.tasks. The ranks share the work. Returns 0 if a request to stop interrupted it. The interrupted kind is not
+ * logged, and the resumed run evaluates it first. */
 int evaluate(Run *r, int64_t step, int parts);
 
 /* Rank 0. Returns the step with the lowest validation loss among `step` and the steps of the checkpoints in the folder

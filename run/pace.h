@@ -27,21 +27,23 @@ typedef struct { double compute_ms, wait_ms; } Pace;
 typedef struct {
     int64_t steps;                   /* number of steps recorded so far */
     Pace    window[STRAGGLER_STEPS]; /* the last steps, each at its number modulo STRAGGLER_STEPS */
-    int     suspect;                 /* rank 0: result of stragglers_find for the last window */
-    int64_t warned;                  /* value of steps at the last warning; 0: never     */
+    int     suspect;                 /* rank 0: verdict on the last window: 1 + slow rank, -1: slow link, 0: neither */
+    int64_t warned;                  /* number of steps recorded at the last warning; 0: none yet */
 } Stragglers;
 
-/* Records one step of this rank. Collective at every STRAGGLER_STEPS-th step. Rank 0 then may warn on stderr, at most
- * every STRAGGLER_WARN_EVERY steps. */
+/* Records one step of this rank. At every STRAGGLER_STEPS-th step all ranks exchange their medians (collective). Rank 0
+ * then may warn on stderr, at most every STRAGGLER_WARN_EVERY steps. */
 void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m);
 
-/* Judges the medians of all ranks. Returns 1 + the slow rank. Returns -1 for a slow link, if ranks of several hosts all
- * wait longer than any of them computes. Otherwise returns 0. */
+/* Finds a slow rank or link from the median times of all ranks, pace [ranks]. has_hosts: 1 if the ranks are on several
+ * hosts. Returns 1 + the slow rank. Returns -1 for a slow link, if ranks of several hosts all wait longer than any of
+ * them computes. Otherwise returns 0. */
 int stragglers_find(const Pace *pace, int ranks, int has_hosts);
 
 /* --- slowness ----------------------------------------------------------------------------------------------------- */
 
-/* Warns if steps stay far slower than the fastest step. The reason may be another program on the machine. */
+/* A run warns after SLOW_STEPS steps in a row that each took over SLOW_FACTOR times as long as its fastest step. The
+ * reason may be another program on the machine. */
 
 enum { SLOW_STEPS = 10, SLOW_FACTOR = 5 };
 
@@ -54,7 +56,8 @@ typedef struct {
 /* Records the time of a step. Returns 1 if a warning is due: at the SLOW_STEPS-th slow step in a row, and only once
  * until SLOW_STEPS quick steps in a row have followed. */
 int slowness_note(Slowness *s, double ms);
-/* Prints the warning, with the load of the machine. */
+/* Warns that steps take far longer than the fastest one, and prints the load of the machine. ms: time of the last
+ * step. */
 void slowness_warn(const Slowness *s, double ms);
 
 /* --- balance ------------------------------------------------------------------------------------------------------ */
@@ -63,10 +66,10 @@ void slowness_warn(const Slowness *s, double ms);
  * the same sum over the same micro-batches. Only the rank that computes each micro-batch changes. A group of ranks that
  * computes the same micro-batches is as fast as its slowest rank. */
 
-/* Computes new numbers of micro-batches for the groups of ranks. ms [datas]: time that each group took for its present
- * number. The new numbers are proportional to speed, at least 1 each, with an unchanged sum. Returns 1 if the slowest
- * group would then take less than BALANCE_GAIN of its present time; otherwise leaves micro [datas] unchanged. Equal ms
- * give equal results on all ranks. */
+/* Computes new numbers of micro-batches for the groups of ranks. A group computes the same micro-batches. ms [datas]:
+ * time that each group took for its present number. The new numbers are proportional to speed, at least 1 each, with an
+ * unchanged sum. Returns 1 if the slowest group would then take less than BALANCE_GAIN of its present time. Otherwise
+ * returns 0 and leaves micro [datas] unchanged. Equal ms give equal results on all ranks. */
 static const double BALANCE_GAIN = 0.95;
 int balance_shares(const double *ms, int64_t *micro, int datas);
 

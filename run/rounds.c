@@ -10,13 +10,13 @@ int rounds_send_gradients(const Run *r) { return r->island && r->config->outer.s
 /* --- where the run stands ----------------------------------------------------------------------------------------- */
 
 /* Moves the run from `step` to the step `to`, at which the server is. The optimizer moments stay, and state.missed
- * counts the steps that they have not seen. If `to` is smaller, steps that will be trained again are removed from the
- * log. */
+ * counts the steps that the moments have not seen. If `to` is smaller, steps that will be trained again are removed
+ * from the log. */
 static void move_to(Run *r, int64_t step, int64_t to) {
     r->state.missed += to - step;
     if (to == step) return;
-    /* After such a move the weights differ from those of the resumed checkpoint, even at its step number. So the last
-     * save must not be skipped as if that checkpoint had them. */
+    /* The weights are now those of the server, even if the step is that of the resumed checkpoint. Step -1 keeps the
+     * last save from being skipped as if that checkpoint had them. */
     r->resumed.step = -1;
     if (!run_is_rank0(r)) return;
     if (to < step) metrics_rolled_back(r->metrics, to, step);
@@ -77,7 +77,8 @@ static int64_t join(Run *r, int64_t step) {
     return go_on(r, step, state);
 }
 
-/* Logs and prints the numbers of a round that has ended. step: completed steps at its end. */
+/* Logs and prints the numbers of a round: the steps between two exchanges of weights with the server. step: completed
+ * steps at its end. */
 static void log_round(Run *r, int64_t step, IslandWork work) {
     const IslandExchange *e = island_ended(r->island);
     double                ms = clock_ms() - r->round.began_ms;
@@ -140,7 +141,7 @@ int64_t rounds_step(Run *r, int64_t step, double loss) {
     IslandWork  work = work_of(r, step);
     IslandState state = island_exchange(r->island, work, &ended);
     if (!ended) say_joined(r, state);
-    /* with 0 islands the changes of weights arrived too late to count, and nothing is logged */
+    /* islands is 0 if the changes of weights arrived too late to count; then nothing is logged */
     else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work);
     return go_on(r, step, state);
 }

@@ -1,6 +1,7 @@
 /* rounds.h - the rounds of a job that is an island: it trains one model together with other jobs through a server
- * (outer.server). Its steps, samples and logs follow the leases of the server (run/outer/island.h). In other jobs these
- * functions do nothing. All except rounds_keep are collective. */
+ * (outer.server). The server hands out leases (run/outer/island.h): ranges of samples to train on. The steps, samples
+ * and logs of the job follow its leases. In other jobs these functions do nothing. All except rounds_keep are
+ * collective. */
 #ifndef TRAIN_GPT_RUN_ROUNDS_H
 #define TRAIN_GPT_RUN_ROUNDS_H
 
@@ -11,9 +12,10 @@
  * found. */
 int64_t rounds_begin(Run *r, int64_t step);
 
-/* Called after each step, with its loss. If the round is over, sends the result to the server and gets the new weights.
- * If the connection is broken, begins the round again. Returns the number of completed steps: fewer if the round begins
- * again, more if the other islands are ahead. */
+/* Called after each step, with its loss. A round ends when the steps of its lease (the samples that the server
+ * assigned) are done. Then this function sends the result to the server and gets the new weights. If the connection is
+ * broken, begins the round again. Returns the number of completed steps: fewer if the round begins again, more if the
+ * other islands are ahead. */
 int64_t rounds_step(Run *r, int64_t step, double loss);
 
 /* Called during long steps. Shows the server that this job is alive. */

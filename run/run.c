@@ -197,13 +197,13 @@ static void refuse_too_large(const Run *r) {
          fits > 0 ? "is the largest that fits" : "does not fit either", bytes_text((double)block).text);
 }
 
-/* Refuses a run whose checkpoint a resume could not read, because its manifest would have too many extents. In a
- * manifest an extent of bytes ends after a MiB, with a row, or with the piece of a bucket that a rank owns. */
+/* Refuses a run whose checkpoint a resume could not read, because its manifest would list too many extents (ranges of
+ * file bytes). An extent ends after a MiB, with a row, or with the piece of a bucket that a rank owns. */
 static void refuse_too_many_ranks(const Run *r) {
     int     experts = (int)r->config->parallel.expert;
     Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL, experts, 0});
-    /* ends: number of extents (ranges of file bytes) that end within a piece. If tensor ranks cut a row, the row has
-     * one for each of these ranks, and for each of q, k and v. */
+    /* ends: number of extents (ranges of file bytes) that end within a piece (a rank's share of a bucket). A row that
+     * tensor ranks cut has one for each of these ranks, and for each of q, k and v. */
     int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1;
     int64_t runs = optimizer_tensors(config_optimizer(r->config)) *
                        (l.params * tensor + l.buckets * l.ranks * ends) +
@@ -303,7 +303,8 @@ static int64_t hash_now(Run *r, void (*add)(const Optimizer *o, Stream *s, Tenso
 int64_t run_with_parts(Run *r, int64_t replicas) {
     Groups *g = &r->groups;
     if (!g->tensor && !g->stages && !g->experts) return replicas;
-    Comm   *alike = g->tensor ? g->tensor : g->experts ? g->weights : NULL; /* ranks whose undivided rows are equal */
+    /* ranks that hold equal copies of the weight rows that are not divided among ranks */
+    Comm   *alike = g->tensor ? g->tensor : g->experts ? g->weights : NULL;
     int64_t rows = alike ? guard_is_outvoted(alike, replicas) : 0,
             parts = guard_is_outvoted(g->experts ? g->expert_state : g->weights, hash_now(r, optimizer_hash_parts));
     return rows + 2 * parts;
@@ -326,7 +327,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
     }
     publish_first_weights(r);
     r->state.start.samples = next;
-    /* the counters of the guard are not rolled back */
+    /* a rollback keeps the guard's counts of skipped steps and rollbacks, and the latest step that was discarded */
     r->state.guard.skips = now.skips, r->state.guard.rollbacks = now.rollbacks, r->state.guard.furthest = now.furthest;
     loader_seek(r->loader, next);
     if (run_is_rank0(r)) metrics_rolled_back(r->metrics, r->resumed.step, step + 1);
@@ -417,7 +418,7 @@ void run_begin(Run *r) {
     r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms,
                                  (double)checkpoint_disk_bytes(&r->model->shards->layout, r->model->optimizer.kind));
     r->progress = progress_start(c->run.steps, r->resumed.step, schedule_last_step(c), c->log.every);
-    groups_times(&r->groups); /* drops the times of the start, which belong to no step */
+    groups_times(&r->groups); /* drops the times of communication during the start, which belong to no step */
     watchdog_forget_start(r->watchdog);
 }
 

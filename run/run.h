@@ -18,19 +18,22 @@
 #include "run/plan/plan.h"
 #include "run/step_numbers.h"
 
-/* Requests and facts on which all ranks have agreed, for the time after a step. main() reads them. */
+/* Requests of the user and facts about the ranks, agreed by all ranks in the all-reduce of a step. main() reads them
+ * after the step. */
 typedef struct {
     int    stop, save;  /* 1 if any rank got the request; both stay set while a step is computed again */
-    int    written;     /* 1 if all ranks have finished the phase of the save in flight */
+    /* 1 if all ranks have finished the present phase of a save that runs while training continues */
+    int    written;
     int    fed;         /* 1 if all ranks have the batches of the next step             */
     int    lost;        /* 1 if the connection of any rank to outer.server is broken    */
     double began_ms;    /* when the step began, on clock_ms()                           */
 } Between;
 
-/* The work that an island (a job with outer.server) has done so far on its lease, the samples of its round. */
+/* Work that an island (a job with outer.server) has done so far in its round: on the samples that the server
+ * assigned. */
 typedef struct {
     int64_t steps;
-    double  losses;     /* sum of the losses of these steps */
+    double  losses;     /* sum of the losses of the steps of this round */
     double  began_ms;
 } RoundWork;
 
@@ -53,7 +56,8 @@ struct Run {
     RunLock      *lock;             /* owned; NULL on all ranks except 0 */
     Requests      requests;
     Between       between;
-    int64_t      *shares;           /* owned [groups.datas]: micro-batches in a step for each group of ranks */
+    /* owned [groups.datas]: micro-batches that each group of ranks computes in a step */
+    int64_t      *shares;
     int           device_sharers;   /* number of ranks that compute on the GPU of this rank; 0 on the CPU */
 
     /* the model and its memory */
@@ -63,8 +67,9 @@ struct Run {
     Model        *model;            /* owned */
     Arena         batch_arena;
     Loader       *loader;
-    Batch         eval_batch;       /* on the device: [micro_batch, tokens of seq_len on this rank] */
-    ExpertLoad    experts;          /* loads of the experts in the last step */
+    /* batch of an evaluation, on the device: [micro_batch, tokens of seq_len on this rank] */
+    Batch         eval_batch;
+    ExpertLoad    experts;          /* load of each expert (tokens sent to it) in the last step */
     Fp8Steps      fp8;              /* scales of fp8; owned; empty in other precisions */
 
     /* the training state, and how it is saved */
@@ -95,36 +100,39 @@ void run_create(Run *r, Config *config, Launch launch);
 void run_destroy(Run *r);
 
 int  run_is_rank0(const Run *r);    /* returns 1 on rank 0, which writes logs */
-/* Starts what only a run with steps left needs: saver, loader, metrics. Writes config.json. */
+/* Starts what is needed only if steps are left to train: saver, loader, metrics. Writes config.json. */
 void run_begin(Run *r);
 
-/* Returns the MFU of a step with this rate: its share of the measured rate of matrix products. Returns NaN if it is
- * above 1, because other programs then slowed the measurement. A job of one process on the CPU measures again in that
- * case, at most every 20 steps. */
+/* Returns the MFU (model FLOP/s utilization) of a step at tokens_per_s: its share of the measured rate of matrix
+ * products. Returns NaN if the share is above 1, because other programs then slowed the measurement. A job of one
+ * process on the CPU measures again in that case, at most every 20 steps. */
 double run_mfu(Run *r, int64_t step, double tokens_per_s);
 
-/* Returns the position of the run after `step` steps. */
+/* Returns the position of the run after `step` steps: the step, the tokens trained so far and the next sample of the
+ * data. */
 Position run_position(const Run *r, int64_t step);
 
 /* Returns the hash of that part of the present state that all ranks hold equally (optimizer_hash_replicas). Waits for
  * the stream. */
 int64_t run_hash_replicas(Run *r);
-/* Collective. Returns a number for guard_compare, which is equal on all ranks if no rank differs. replicas: hash of
- * this rank's weights. If all ranks hold the whole weights, returns `replicas`. If ranks hold different slices, returns
- * the sum of two numbers. 1 if the rows that tensor ranks do not cut differ from the rows of most peers, otherwise 0. 2
- * if the slice differs, otherwise 0. Overwrites the sums of the step. */
+/* Collective. Returns a number that the ranks compare to find a rank with wrong weights (guard_compare). It is equal on
+ * all ranks if no rank differs. replicas: hash of this rank's weights. If all ranks hold the whole weights, returns
+ * `replicas`. If ranks hold different slices, returns the sum of two numbers. 1 if the rows that tensor ranks do not
+ * cut differ from the rows of most peers, otherwise 0. 2 if the slice differs, otherwise 0. Overwrites the sums of the
+ * step on the device, such as the loss. */
 int64_t run_with_parts(Run *r, int64_t replicas);
 /* hash of this rank's pieces (ZeRO shards) of the state; equal on all ranks of r->groups.replicas */
 int64_t run_hash_pieces(Run *r);
 
-/* Every rank calls this. From step `step` on, the ranks compute the numbers of micro-batches in r->shares. */
+/* Every rank calls this. From step `step` on, each group of ranks computes the number of micro-batches that r->shares
+ * has for it. */
 void run_take_share(Run *r, int64_t step);
 
 /* Collective. Waits until every rank has the batches of its next step. Returns 0 if a rank received a request to stop
  * while waiting; the step then does not begin. If data never arrive, the watchdog ends the job. */
 int run_await_batches(Run *r);
 
-/* Collective, with no save in flight. Goes back to the newest checkpoint that verifies, or to the first weights if
+/* Collective. No save may be in flight. Goes back to the newest checkpoint that verifies, or to the first weights if
  * there is none. The data continues after `step`, so the batches after the checkpoint are not trained again. Returns
  * the number of completed steps. */
 int64_t run_roll_back(Run *r, int64_t step);

@@ -17,8 +17,8 @@ static const rlim_t STACK_WANTED = 8 << 20, STACK_LEAST = 1 << 20;
 static int is_stack_raised;
 
 /* Raises the limit of the stack before the constructors of libraries run, because they already need it. Constructors of
- * UCX, which Open MPI 5 loads, need some 100 KiB. The loader runs .preinit_array before them. The stack of the main
- * thread can grow at once. New threads get stacks of the size limit that the program was loaded with. */
+ * UCX, which Open MPI 5 loads, need some 100 KiB. The dynamic loader runs .preinit_array before them. The stack of the
+ * main thread can grow at once. New threads get stacks of the size limit that the program was loaded with. */
 __attribute__((no_sanitize("address", "thread"))) static void raise_stack_limit(void) {
     struct rlimit stack;
     if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= STACK_WANTED) return;

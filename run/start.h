@@ -12,8 +12,9 @@
  * TRAIN_GPT_STARTED=<pid> marks a process that has done this. */
 void start_process(char **argv);
 
-/* Called before the first loop that threads share, at a point where ranks print a common fault only once. Reads
- * TRAIN_GPT_ISA; exit 64 if it names no instruction set. Starts the threads of OpenMP (thread_start_team). */
+/* Called before the first loop that threads share. Comes after world_expect(), so that a fault that all ranks have is
+ * printed only once. Reads TRAIN_GPT_ISA; exit 64 if it names no instruction set. Starts the threads of OpenMP
+ * (thread_start_team). */
 void start_computing(void);
 
 #endif

@@ -12,11 +12,12 @@
 
 /* --- experts ------------------------------------------------------------------------------------------------------ */
 
-/* How n experts share the assignments: share and index of the busiest expert, entropy, and the number of equal experts
- * that would have this entropy. */
+/* How n experts share the assignments (tokens sent to experts). Has the share and index of the busiest expert, the
+ * entropy of the shares, and the number of equally busy experts with that entropy. */
 typedef struct { double busiest, entropy, effective; int64_t expert; } ExpertShares;
 
-/* Computes the shares of n experts from their counts of assignments [n], which are divided by their sum. */
+/* Computes the shares of n experts. counts [n]: assignments (tokens sent to each expert), which are divided by their
+ * sum. */
 static ExpertShares expert_shares(const int64_t *counts, int64_t n) {
     ExpertShares s = {0};
     double       all = 0.0;
@@ -31,8 +32,9 @@ static ExpertShares expert_shares(const int64_t *counts, int64_t n) {
     return s;
 }
 
-/* Sums the counts of assignments over the ranks. Rank 0 warns once a run if few experts do nearly all work. "Few" means
- * that the effective number of experts exceeds top_k, the experts of a token, by less than an eighth of the others. */
+/* Sums the counts of assignments (tokens sent to each expert) over the ranks. Rank 0 warns once a run if few experts do
+ * nearly all work. A token has top_k experts. The number is too small if the effective number of experts exceeds top_k
+ * by less than an eighth of the remaining n - top_k. */
 static void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {
     ModelShape shape = m->spec.shards.shape;
     int64_t    n = shape.n_experts, chosen = shape.top_k, elems = shape.n_layer * n;
@@ -76,8 +78,8 @@ void fp8_steps_destroy(Fp8Steps *f) {
     free(f->counts);
 }
 
-/* Reads the maxima of tensors, and reduces them over the ranks. They have 32 bits on the device and are widened to 64
- * here. */
+/* Reads the largest absolute value of each fp8 tensor, and its counts of clipped and vanished elements, from the
+ * device. Reduces both over the ranks. The maxima have 32 bits on the device and are widened to 64 here. */
 static void fp8_steps_take(Fp8Steps *f, Model *m, Comm *all) {
     int64_t cells = f->history.cells;
     if (!f->amax) return;

@@ -22,16 +22,16 @@ typedef struct {
     int64_t *counts;          /* owned [n_layer * experts]: assignments in the step, over all ranks; NULL: no experts */
     double   busiest;         /* largest share of one block's assignments that one expert had */
     double   entropy;         /* entropy of the shares, mean over blocks: 1 if all are equal, 0 if one expert has all */
-    /* most rounds (parts of the rows) in which a rank computed the experts of a block; 0: experts not divided among
-     * ranks */
+    /* largest number of rounds in which a rank computed the experts of a block, because a round has a fixed number of
+     * rows; 0: experts not divided among ranks */
     int64_t  rounds;
     int      has_warned;
 } ExpertLoad;
 
 /* --- fp8 ---------------------------------------------------------------------------------------------------------- */
 
-/* Keeps the scales of fp8 from step to step (model/precision.h). The maxima of tensors are reduced over all ranks with
- * the numbers of the step. They enter the scales once the step is accepted. */
+/* Keeps the scales of fp8 from step to step (model/precision.h). The largest absolute values of tensors are reduced
+ * over all ranks with the numbers of the step. They enter the scales once the step is accepted. */
 typedef struct {
     Fp8History history;
     /* numbers of the step that was computed last, over all ranks */
@@ -44,7 +44,8 @@ typedef struct {
 
 Fp8Steps fp8_steps_create(int64_t n_layer);
 void     fp8_steps_destroy(Fp8Steps *f);
-/* Accepts the step whose numbers were reduced last: sets the scales of the next step from its maxima. */
+/* Accepts the step whose numbers were reduced last: sets the fp8 scales of the next step from the maxima of its
+ * tensors. */
 void     fp8_steps_accept(Fp8Steps *f, Model *m);
 
 #endif

@@ -80,8 +80,8 @@ cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inl
 shell() { shellcheck scripts/train.sbatch scripts/elastic.sh && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
 asan() { make -s BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
-# tsan: builds with clang, whose OpenMP reports its own synchronization to ThreadSanitizer (libarcher). gcc's OpenMP
-# does not.
+# tsan: runs tests under ThreadSanitizer. It builds with clang, whose OpenMP reports its own synchronization to
+# ThreadSanitizer (libarcher). gcc's OpenMP does not.
 tsan() {
     local part
     make -s BACKEND=cpu SAN=-tsan CC=clang tests || return 1
@@ -90,8 +90,8 @@ tsan() {
         OMP_NUM_THREADS=2 B=build/cpu-tsan-clang scripts/test.sh "$part" || return 1
     done
 }
-# valgrind_run: memcheck.sh limits the instruction sets, because valgrind 3.19 does not know AVX-512, and oneDNN's AVX2
-# code reads after the end of one of its own buffers.
+# valgrind_run: runs test programs under valgrind. memcheck.sh limits the instruction sets, because valgrind 3.19 does
+# not know AVX-512, and oneDNN's AVX2 code reads after the end of one of its own buffers.
 valgrind_run() {
     make -s BACKEND=cpu tests && B=build/cpu test/run/lib/memcheck.sh
 }

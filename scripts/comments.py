@@ -23,7 +23,8 @@ def line_of(text, at):
 
 
 def c_comments(text):
-    """Yields (place, words, code): words of a comment, and the code on its line or, where there is none, on the next lines."""
+    """Yields (line, words, code) for each comment: its line, its words, and the code on its line. If there is none,
+    code is on the next two lines."""
     for token in C_TOKEN.finditer(text):
         if token.group()[0] != "/":
             continue
@@ -36,7 +37,7 @@ def c_comments(text):
 
 
 def hash_comments(text):
-    """The same for comments that begin with #: lines of comments that follow each other are one."""
+    """Yields (line, words, code) for each comment that begins with #. Adjacent lines of comments are one comment."""
     lines, at = text.split("\n"), 0
     while at < len(lines):
         whole = re.match(r"\s*#(?!!)\s?(.*)", lines[at])
@@ -69,7 +70,7 @@ def comments(paths):
 
 
 def messages(paths):
-    """Yields (path, line, call) of the calls in C and CUDA without tests that take a sentence for the user."""
+    """Yields (path, line, call) for each call outside tests, in C and CUDA, that passes a sentence for the user."""
     for path in listed(paths):
         if not path.endswith(C_ENDINGS) or path.startswith("test/"):
             continue

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""nanochat's evaluation bundle as tasks for `./train_gpt eval`, few-shot prompts and all.
+"""Makes tasks for `./train_gpt eval` from nanochat's evaluation bundle, with its few-shot prompts.
 
     scripts/core_tasks.py BUNDLE OUT [N]
 
-BUNDLE is the unpacked folder: core.yaml, eval_meta_data.csv, eval_data/. OUT gets a JSONL file for each task of core.yaml;
-with N only the first N questions of each, as nanochat's --max-per-task. Needs PyYAML (Debian: python3-yaml).
-docs/evaluation.md tells how eval scores them.
+BUNDLE is the unpacked folder: core.yaml, eval_meta_data.csv, eval_data/. OUT gets a JSONL file for each task of
+core.yaml. With N each file has only the first N questions, as with nanochat's --max-per-task. Needs PyYAML (Debian:
+python3-yaml). docs/evaluation.md says how eval scores them.
 """
 import csv
 import json
@@ -35,7 +35,7 @@ def read_questions(path):
 
 
 def examples_of(questions, index, shots):
-    """The few-shot examples of a question: others of its task, drawn as nanochat draws them."""
+    """Returns the few-shot examples of a question: other questions of its task, drawn as nanochat draws them."""
     others = [i for i in range(len(questions)) if i != index]
     if shots > len(others):
         raise ValueError(f"{shots} examples are asked for, and there are {len(others)} other questions")
@@ -55,7 +55,8 @@ def schema_line(item, shots, delimiter):
 
 
 def continuation_line(item, shots, delimiter):
-    """The prompt loses white space at both ends; what it loses at its end begins the continuation."""
+    """Returns the line of a question with a continuation. The prompt loses white space at both ends. White space at
+    its end becomes the beginning of the continuation."""
     before = "".join(f"{str(e['context']).strip()}{delimiter}{e['continuation']}\n\n" for e in shots)
     prompt = f"{before}{str(item['context']).strip()}{delimiter}"
     whole, context = f"{prompt}{item['continuation']}", prompt.strip()
@@ -83,7 +84,7 @@ def read_tasks(bundle):
 
 
 def read_baselines(bundle):
-    """What guessing scores in each task, in percent."""
+    """Returns the score that guessing gives in each task, in percent."""
     path = os.path.join(bundle, "eval_meta_data.csv")
     with open(path, encoding="utf-8", newline="") as file:
         try:
@@ -93,7 +94,7 @@ def read_baselines(bundle):
 
 
 def write_task(task, bundle, out, baselines, most):
-    """Writes one task's file; returns its path and number of questions."""
+    """Writes the file of one task. Returns its path and number of questions."""
     label, delimiter = task["label"], task.get("continuation_delimiter", " ")
     if not isinstance(label, str) or "/" in label or label.startswith("."):
         raise ValueError(f"the label {label} cannot name a file")

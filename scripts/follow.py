@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""follow.py - sends a run's numbers to Weights & Biases or trackio, as they come.
+"""follow.py - sends the numbers of a run to Weights & Biases or trackio, as the run writes them.
 
     scripts/follow.py RUN --to wandb|trackio [--project NAME] [--name NAME] [--once]
 
-Reads RUN/metrics.jsonl and never changes the run: any machine that sees the folder will do, while the run trains or after it.
-RUN/follow.wandb.json (or follow.trackio.json) keeps what was sent, so that the same command goes on. Ctrl-C ends it.
-Exit: 0 done, or ended by Ctrl-C, 64 a fault in the options, 65 a damaged file, 69 the service is not installed or does
-not take the numbers, 74 I/O, 75 stopped before it began, or in the middle by a second Ctrl-C.
+Reads RUN/metrics.jsonl and never changes the run. It works on any machine that sees the folder, during the run or after
+it. RUN/follow.wandb.json (or follow.trackio.json) keeps what was sent, so that the same command continues. Ctrl-C ends
+it. Exit codes: 0 done, or ended by Ctrl-C, 64 a fault in the options, 65 a damaged file, 69 the service is not
+installed or refuses the numbers, 74 I/O, 75 stopped before it began, or by a second Ctrl-C.
 """
 # run_files is imported first, because from then on Ctrl-C ends the script with exit code 75, also while Python loads
 # the rest.
@@ -47,7 +47,7 @@ def say(text):
 
 
 class Parser(argparse.ArgumentParser):
-    """Argparse with the exit code that each program here has for a wrong command line."""
+    """A parser of the command line that ends with exit code 64 after a fault, as all programs here do."""
 
     def error(self, message):
         raise Stop(EXIT_CONFIG, f"{message}; {self.prog} --help has the options")
@@ -73,7 +73,7 @@ def service(name):
 
 
 class State:
-    """What was sent, and under which name: a file in the run's folder."""
+    """A file in the run's folder: the last step that was sent of each series, and the id of the run at the service."""
 
     def __init__(self, path):
         self.path = path
@@ -91,7 +91,8 @@ class State:
 
 
 def new_rows(path, offset):
-    """The rows from offset on, and the offset behind them; a torn last line waits. A log that was cut is read from its start."""
+    """Returns the rows of metrics.jsonl from `offset` on, and the offset after them. Leaves an incomplete last line
+    for the next call. A log that is shorter than `offset` is read from its start."""
     try:
         with open(open_regular(path), "rb") as f:
             f.seek(offset if offset <= os.fstat(f.fileno()).st_size else 0)
@@ -105,7 +106,7 @@ def new_rows(path, offset):
 
 
 def series(row):
-    """What a row continues: steps of a task's scores are its own."""
+    """Returns the name of the series that a row belongs to: its kind, or a task, whose steps are counted apart."""
     return row["kind"] if row["kind"] != "task" else f"task/{row.get('task')}"
 
 
@@ -115,7 +116,8 @@ def numbers(row):
 
 
 def send_new(log, state, rows):
-    """Steps that were sent are not sent again: neither service replaces a point. Returns how many rows went out."""
+    """Sends the rows whose steps were not sent yet, because neither service replaces a point. log: function that
+    sends one row. Returns the number of rows sent."""
     sent = 0
     try:
         for row in rows:
@@ -139,7 +141,8 @@ def config_of(run):
 
 
 def asking(name, call, /, *words, **more):
-    """A call of the service. Whatever it raises ends the script with its name: what was sent so far is noted."""
+    """Calls a function of the service. An exception ends the script with a message that names the service. The rows
+    sent until then are noted in the state."""
     try:
         return call(*words, **more)
     except Exception as fault:  # pylint: disable=broad-exception-caught
@@ -160,7 +163,8 @@ def main():
     stopped = []
 
     def stop(*_):
-        """What is being sent is sent and noted first; a second Ctrl-C does not wait for that."""
+        """Handles Ctrl-C and TERM. The first one lets the script send and note the rows that it is sending. The
+        second one ends it at once."""
         if stopped:
             raise Stop(EXIT_STOPPED, "ended at once: the same command goes on, and may send one row again")
         stopped.append(True)

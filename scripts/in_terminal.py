@@ -1,5 +1,5 @@
-"""in_terminal.py COLUMNS [--interrupt-at TEXT] COMMAND...: runs a command in a terminal of so many columns and 24 rows, and prints
-what it wrote there. Once TEXT has been written, Ctrl-C is typed."""
+"""in_terminal.py COLUMNS [--interrupt-at TEXT] COMMAND...: runs a command in a terminal of COLUMNS columns and 24
+rows, and prints what the command writes there. Types Ctrl-C once the command has written TEXT."""
 import fcntl
 import os
 import pty

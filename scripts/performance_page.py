@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""make performance: rewrites the table of docs/performance.md, from `plan kernels=true` of the emulated build.
+"""make performance: rewrites the tables of docs/performance.md from `plan kernels=true` of the emulator build.
 
     performance_page.py PROGRAM PAGE             rewrites the part of PAGE between the markers
-    performance_page.py --check PROGRAM PAGE     fails when that part differs
+    performance_page.py --check PROGRAM PAGE     fails if that part differs
 """
 import json
 import subprocess
@@ -31,7 +31,7 @@ def added(ones):
 
 
 def measured(kernels):
-    """A table of the estimates beside the last call of each operation that was timed on an H100."""
+    """Returns a table of the estimated time of each operation beside its newest measured time on an H100."""
     with open(MEASURED, encoding="utf-8") as lines:
         timed = {one["op"]: one for one in map(json.loads, lines) if "H100" in one["gpu"] and one.get("what") == "kernel of GPT-2 124m, B=64, T=1024"}
     out = [row(["operation", "sizes", "estimate, ms a call", "measured, ms a call", "measured / estimate", "commit"]), "|---" * 6 + "|"]

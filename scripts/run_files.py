@@ -1,6 +1,8 @@
-"""Files of runs and sweeps as scripts read and write them, and how a script ends: one sentence and a code.
+"""Functions for scripts that read and write the files of runs and sweeps. A script ends with one sentence and an
+exit code.
 
-A script imports this module first: from then on Ctrl-C and TERM end it with 75, also while Python loads the rest."""
+A script imports this module first. From then on Ctrl-C and TERM end the script with exit code 75, also while Python
+loads the rest."""
 
 import os
 import signal
@@ -24,7 +26,8 @@ MOST_OF_A_LINE = 1 << 20  # most bytes of a line of metrics.jsonl; no run writes
 
 
 class Stop(SystemExit):
-    """Ends the script with a code and a sentence that names the file or option and the cure."""
+    """An exception that ends the script with an exit code and a sentence. The sentence names the file or option that
+    is wrong, and the cure."""
 
     def __init__(self, code, text):
         super().__init__(code)
@@ -32,13 +35,14 @@ class Stop(SystemExit):
 
 
 def plain(text):
-    """Text for a terminal: control characters of names and files, and bytes that are no UTF-8, are escaped."""
+    """Returns text for a terminal. Escapes control characters, which names and files may contain, and bytes that are
+    not UTF-8."""
     escaped = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
     return escaped.encode("utf-8", "backslashreplace").decode()
 
 
 def fault_of(error):
-    """FILE: what is wrong, of an OSError."""
+    """Returns a sentence for an OSError: the name of the file, and what is wrong with it."""
     # copytree raises an error that holds a list of (source, copy, reason)
     if isinstance(error, shutil.Error) and error.args and error.args[0]:
         return f"{error.args[0][0][1]}: {error.args[0][0][2]}"
@@ -54,7 +58,8 @@ def say(text):
 
 
 def end_quietly(code, text):
-    """Leaves with the code, whatever state the standard streams are in."""
+    """Writes a text to standard error and ends the process with the exit code, even if the standard streams are
+    closed."""
     with contextlib.suppress(OSError):
         os.write(2, (plain(text) + "\n").encode())
     # a failed write to a closed standard output must not change the exit code
@@ -64,8 +69,9 @@ def end_quietly(code, text):
 
 
 def run_script(name, main):
-    """Calls main(), which returns the exit code. Ctrl-C and TERM end it, unless main handles them itself. They end it
-    at once: an exception from a handler may be lost in a callback of an import, and each file is written whole."""
+    """Calls main(), which returns the exit code. Ctrl-C and TERM end the script at once, unless main() sets its own
+    handlers. The handlers raise no exception, because it could be lost in a callback of an import. No file is left
+    half written, because write_file() replaces files whole."""
 
     def stopped(*_):
         end_quietly(EXIT_STOPPED, f"{name}: stopped; the same command goes on")
@@ -84,7 +90,8 @@ def run_script(name, main):
 
 
 def open_regular(path, flags=os.O_RDONLY):
-    """A descriptor of a regular file. A FIFO or a device in its place is named, and makes nobody wait."""
+    """Opens a regular file and returns its descriptor. Raises an error that names the file if it is a FIFO or a
+    device, without waiting for a reader or writer."""
     file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -93,7 +100,7 @@ def open_regular(path, flags=os.O_RDONLY):
 
 
 def write_file(path, content):
-    """Writes text or bytes, whole or not at all."""
+    """Writes text or bytes to a file, whole or not at all."""
     new = path + ".new"
     try:
         with open(open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as file:
@@ -109,7 +116,8 @@ def write_file(path, content):
 
 
 def parse_json(data, **how):
-    """The value that the bytes of a file hold; ValueError says what is wrong with them."""
+    """Returns the value of JSON text. data: the bytes of a file. Raises a ValueError that says what is wrong with
+    them."""
 
     def no_number(word):
         raise json.JSONDecodeError(f"{word} is no number of JSON", text, text.find(word))
@@ -132,7 +140,8 @@ def parse_json(data, **how):
 
 
 def read_json(path, cure):
-    """The object in a file of ours, or None if there is no file. A damaged one ends the script, with the cure."""
+    """Returns the JSON object in a file that a script wrote, or None if the file does not exist. A damaged file ends
+    the script with a message that contains `cure`."""
     try:
         with open(open_regular(path), "rb") as file:
             found = parse_json(file.read(MOST_BYTES + 1))
@@ -146,14 +155,14 @@ def read_json(path, cure):
 
 
 def is_number(value, whole=False):
-    """Returns whether it is a finite number that a double holds."""
+    """Returns True if value is a finite number that a double can hold. whole: only integers count."""
     kind = int if whole else (int, float)
     return isinstance(value, kind) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def rows_of(file):
-    """Rows of metrics.jsonl, from where the file is open, each with the offset behind it. Lines of another shape are
-    passed over; a last line without its end is left for later."""
+    """Yields (row, offset) for each row of an open metrics.jsonl, from its current position on. offset: position
+    after the row. Skips lines of another shape. Leaves a last line without a line feed for a later call."""
     at, whole = file.tell(), True
     while line := file.readline(MOST_OF_A_LINE):
         ends, begins = line.endswith(b"\n"), whole

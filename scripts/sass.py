@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
-"""make sass: what nvcc made of each kernel, compared with the table test/results/sass.tsv.
+"""make sass: compares the machine code that nvcc makes of each kernel with the table test/results/sass.tsv.
 
-    sass.py FOLDER TABLE             compares; status 1 where a kernel became worse
+    sass.py FOLDER TABLE             compares; exit code 1 if a kernel became worse
     sass.py --update FOLDER TABLE    writes the table
 
-FOLDER/sm_ARCH/layers/X.cubin and X.ptxas (what `ptxas -v` said) come from `make sass`. Registers, stack, spills and shared memory are
-ptxas's. Instructions are nvdisasm's: of CUDA's bin folder, of the path, or of the PyPI wheel nvidia-cuda-nvdisasm, which is installed
-under build/ where there is none. Without it the columns of instructions are left as they are.
+FOLDER/sm_ARCH/layers/X.cubin and X.ptxas (output of `ptxas -v`) come from `make sass`. ptxas reports registers, stack,
+spills and shared memory. nvdisasm lists the instructions. The script looks for nvdisasm in CUDA's bin folder and in
+PATH. Otherwise it installs the PyPI wheel nvidia-cuda-nvdisasm under build/. Without nvdisasm the columns about
+instructions stay as they are.
 
-A line is a kernel of one architecture:
-    mma      instructions of the tensor cores, as HGMMA:24 (wgmma), QGMMA (of fp8), HMMA (mma.sync)
-    loop     instructions of the hottest loop: the innermost one with most mma; without mma the longest
-    mma/l    of them on the tensor cores, shared/l: LDS and LDSM, global/l: loads from global memory (LDG, cp.async, TMA)
+A row of the table is a kernel for one architecture. Its columns:
+    mma       instructions of the tensor cores, as HGMMA:24 (wgmma), QGMMA (fp8), HMMA (mma.sync)
+    loop      instructions of the hottest loop: the innermost loop with most mma; without mma the longest loop
+    mma/l     tensor core instructions in that loop
+    shared/l  loads from shared memory in that loop: LDS and LDSM
+    global/l  loads from global memory in that loop: LDG, cp.async, TMA
 
-Worse is: a warning C7508 or C7510 (wgmma serialised, setmaxnreg ignored); spills, or a larger stack; fewer warps of a multiprocessor for
-want of registers; more static shared memory; tensor cores no longer used, or a slower kind; a loop that grew by more than 3 % and 3
-instructions; more loads of either kind per mma in it. A kernel that the table lacks is told, and judged for spills and warnings alone.
-What sass_hazards.py finds is wrong in any kernel.
+A kernel is worse in these cases. It has a warning C7508 or C7510 (wgmma serialised, setmaxnreg ignored), spills, or a
+larger stack. Fewer warps fit on a multiprocessor because of registers. It needs more static shared memory. It no longer
+uses tensor cores, or a slower kind of them. Its loop has grown by more than 3 % and 3 instructions, or has more loads
+of either kind per mma. A kernel that the table lacks is reported, and only its spills and warnings are judged. Whatever
+sass_hazards.py finds is wrong in any kernel.
 """
 import glob
 import os
@@ -37,7 +41,8 @@ SLOW_GROWTH = 1.03
 # --- the disassembler ---------------------------------------------------------------------------------------------------
 
 def disassembler():
-    """The path of nvdisasm; None with a line that says why."""
+    """Returns the path of nvdisasm. If it cannot be found or installed, prints a line with the reason and returns
+    None."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     folders = [os.path.join(home, "bin")] + os.environ.get("PATH", "").split(":")
     folders += glob.glob(os.path.join(PLACE, "nvidia", "*", "bin"))
@@ -58,7 +63,7 @@ def disassembler():
 # --- what ptxas said -------------------------------------------------------------------------------------------------------
 
 def plain(name):
-    """A kernel's name without return type, arguments and namespaces of the compiler's own."""
+    """Returns the name of a kernel without return type, arguments and the namespaces that the compiler adds."""
     name = re.sub(r"^void ", "", name)
     name = re.sub(r"(\(anonymous namespace\)|_INTERNAL_\w+|_GLOBAL__N_\w*)::", "", name)
     name = re.sub(r"\((bool|int|DType|\w+)\)(-?\d+)", r"\2", name)  # a template's numbers
@@ -77,7 +82,8 @@ def demangled(names):
 
 
 def resources(path):
-    """Of each kernel, by its mangled name: what `ptxas -v` says."""
+    """Returns what `ptxas -v` reports about each kernel, by its mangled name. path: the file with the output of
+    ptxas."""
     found, name = {}, None
     for line in open(path):
         if match := re.search(r"Compiling entry function '(\w+)'", line):
@@ -100,7 +106,8 @@ INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*
 
 
 def functions(text):
-    """Of each kernel: its instructions as (predicated, name, operands), and the place of each label."""
+    """Yields (name, code, labels) for each kernel. code: its instructions as (predicated, name, operands). labels:
+    the index in code of each label."""
     code, labels = None, {}
     for line in text.splitlines():
         if match := re.match(r"\.text\.(\w+):", line):
@@ -116,7 +123,8 @@ def functions(text):
 
 
 def blocks_of(code, labels):
-    """First instruction and successors of each basic block, in order."""
+    """Returns two lists of the basic blocks, in order: the index of the first instruction of each, and its
+    successors."""
     sync, jumps = {}, {}
     for i, (conditional, name, operands) in enumerate(code):
         target = re.search(r"`\((\.L_\w+)\)", operands)
@@ -148,7 +156,8 @@ def blocks_of(code, labels):
 
 
 def natural_loops(next_of):
-    """Sets of blocks: each the body of a loop, those with one head joined."""
+    """Returns a set of blocks for each loop, its body. Loops with the same head are joined. next_of: successors of
+    each block."""
     count = len(next_of)
     before = [[] for _ in range(count)]
     for n, to in enumerate(next_of):
@@ -210,7 +219,7 @@ def kind_of(name):
 
 
 def instructions(code, labels):
-    """The columns that come from the instructions."""
+    """Returns the columns of the table that are computed from the instructions of a kernel."""
     starts, next_of = blocks_of(code, labels)
     ends = starts[1:] + [len(code)]
     block = [[name for _, name, _ in code[s:e]] for s, e in zip(starts, ends)]
@@ -233,7 +242,7 @@ def instructions(code, labels):
 # --- the table -----------------------------------------------------------------------------------------------------------
 
 def measured(folder):
-    """The rows of all cubins, by (arch, kernel), and whether they have instructions."""
+    """Returns the rows of all cubins, by (arch, kernel), and whether nvdisasm could list their instructions."""
     tool, rows = disassembler(), {}
     for said in sorted(glob.glob(f"{folder}/sm_*/**/*.ptxas", recursive=True)):
         arch = re.search(r"/sm_(\w+)/", said)[1]
@@ -274,7 +283,8 @@ def write_table(path, rows, before, has_code):
 
 
 def warps(registers):
-    """Of a quarter of a multiprocessor, which has 16 Ki registers: they are handed out by eights a thread."""
+    """Returns how many warps fit on a quarter of a multiprocessor, which has 16,384 registers. A thread gets its
+    registers in groups of eight."""
     return min(16, 16384 // (32 * (max(registers, 1) + 7 & ~7)))
 
 
@@ -287,7 +297,7 @@ def per_mma(row, column):
 
 
 def alone(row):
-    """What no kernel may have, whatever the table says."""
+    """Yields faults that no kernel may have, whatever the table says: spills, and warnings of ptxas."""
     if row["spill"]:
         yield f"spills {row['spill']} bytes, of 0"
     if row["warnings"] != "-":

@@ -1,10 +1,13 @@
-"""What no compiled kernel may do, whatever the table of sass.py says. Read from its instructions, along every path through them:
+"""Finds instructions that no compiled kernel may have, whatever the table of sass.py says.
 
-    products    between a wgmma and the wait that covers it (WARPGROUP.DEPBAR) nothing reads or writes its sums, or writes the registers
-                of its left factor. ptxas sees to that, and gives registers away as soon as the program needs them no more; where it
-                loses track, only a GPU would show it, now and then.
-    registers   after setmaxnreg none beyond the new number
-    waiting     a kernel that waits for the kernels before it (griddepcontrol.wait: ACQBULK) touches no global memory before
+Follows every path through a kernel, and reports instructions that break these rules:
+
+    products    Between a wgmma and the wait that covers it (WARPGROUP.DEPBAR) no instruction reads or writes its sums,
+                or writes the registers of its left factor. ptxas ensures this, but reuses registers as soon as the
+                program no longer needs them. If ptxas loses track, only a GPU would show the fault, now and then.
+    registers   After setmaxnreg no register beyond the new number is used.
+    waiting     A kernel that waits for the kernels before it (griddepcontrol.wait: ACQBULK) touches no global memory
+                before that wait.
 """
 import re
 
@@ -15,12 +18,12 @@ WIDTH = {"64": 2, "128": 4}
 
 
 def operands_of(text):
-    """Split at commas outside of brackets."""
+    """Splits operands at commas outside of brackets."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text)]
 
 
 def registers_of(name, text):
-    """The registers that an instruction reads, and those that it writes."""
+    """Returns the set of registers that an instruction reads, and the set that it writes."""
     base, *parts = name.split(".")
     width = next((WIDTH[p] for p in parts if p in WIDTH), 1)
     operands, written = operands_of(text), set()
@@ -42,7 +45,8 @@ def registers_of(name, text):
 
 
 def product_of(text):
-    """A product's sums, its left factor's registers, and whether it ends a group. Its name stops at the 64 of its rows."""
+    """Returns the registers of a product's sums, those of its left factor, and whether it ends a group of products.
+    text begins after the 64 rows in the name of the instruction, as in HGMMA.64x128x16."""
     shape = re.match(r"x(\d+)x\d+\S*\s+(.*)", text)
     operands = operands_of(shape[2])
     first, left = int(operands[0][1:]), re.fullmatch(r"R(\d+)(\.\w+)*", operands[1])
@@ -51,7 +55,8 @@ def product_of(text):
 
 
 class Path:
-    """What holds at one place on one path: products whose group is open, groups in flight, the number of registers, whether it waited."""
+    """The state of a kernel at one place on one path. Has the products of the open group, the groups in flight, the
+    limit on registers, and whether the kernel has waited for earlier ones."""
     def __init__(self, open_=(), flying=(), limit=None, waited=False):
         self.open, self.flying, self.limit, self.waited = open_, flying, limit, waited
 
@@ -62,7 +67,8 @@ class Path:
         return [product for group in self.flying for product in group] + list(self.open)
 
     def take(self, name, text, waits):
-        """Goes past one instruction; what is wrong with it, or None."""
+        """Updates the state by one instruction. Returns a sentence if the instruction is forbidden, otherwise None.
+        waits: True if the kernel waits for earlier kernels."""
         fault = None
         if name.startswith(PRODUCTS):
             sums, left, ends = product_of(text)
@@ -98,7 +104,8 @@ class Path:
 
 
 def hazards(code, starts, next_of):
-    """One line for each instruction that may not be there; of sass.functions() and sass.blocks_of()."""
+    """Returns one line for each forbidden instruction. code is from sass.functions(); starts and next_of are from
+    sass.blocks_of()."""
     waits = any(name == "ACQBULK" for _, name, _ in code)
     if not waits and not any(name.startswith(PRODUCTS + ("USETMAXREG",)) for _, name, _ in code):
         return []

@@ -6,9 +6,10 @@
 SPACE.json: {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": true},
              "schedule.warmup_steps": {"low": 10, "high": 100, "int": true},
              "optimizer.beta2": {"choices": [0.95, 0.99]}}
-docs/sweeps.md has the rest. The same command goes on after a kill; other drivers may share the folder.
-Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options, 65 no data, or a damaged file of the
-sweep, 69 no Optuna or no program, 73 another sweep is at work in the folder, 74 I/O, 75 stopped.
+docs/sweeps.md describes all options. After a kill the same command continues the sweep. Several processes may work on
+one sweep, in the same folder.
+Exit codes: 0 done, 1 no trial reached its last step, 64 a fault in space, config or options, 65 no data, or a damaged
+file of the sweep, 69 no Optuna or no program, 73 the folder is used by another sweep, 74 I/O, 75 stopped.
 """
 
 # run_files is imported first, because from then on Ctrl-C ends the script with exit code 75, also while Python loads
@@ -69,7 +70,7 @@ def die(code, text):
 
 
 def faults_of(key, spec, method):
-    """What is wrong with one key of the space, as sentences."""
+    """Returns sentences that say what is wrong with one key of the space. spec: its range or choices."""
     if not re.fullmatch(r"[a-z_0-9]+(\.[a-z_0-9]+)?", key):
         return ["not a key of a config: optimizer.learning_rate would be one"]
     if key in OWN or method in ("asha", "pbt") and key == "run.steps":
@@ -101,7 +102,8 @@ def faults_of(key, spec, method):
 
 
 def corners(space):
-    """Sets of values at the edges: all at the lower end, all at the upper one, each choice and each upper end alone."""
+    """Yields sets of values at the edges of the space: all lower ends, all upper ends, then each other choice and
+    each upper end while the remaining keys have their lower ends."""
     ends = {key: spec.get("choices") or [spec["low"], spec["high"]] for key, spec in space.items()}
     low = {key: values[0] for key, values in ends.items()}
     yield low
@@ -112,7 +114,7 @@ def corners(space):
 
 
 class Sweep:
-    """Options, and what drivers and threads share."""
+    """The options of a sweep, and the state that its threads and processes share."""
 
     def __init__(self, args):
         self.out, self.method, self.n, self.seed = args.out.rstrip("/"), args.method, args.n, args.seed
@@ -157,7 +159,7 @@ class Sweep:
             die(EXIT_CONFIG, "\nsweep: ".join(faults))
 
     def read_config(self):
-        """The keys that the sweep itself needs. The program checks the rest."""
+        """Reads the keys of the config that the sweep itself needs. The program checks all other keys."""
         self.config = self.given
         try:
             with open(open_regular(self.given), "rb") as file:  # each trial and each check reads it again
@@ -212,7 +214,8 @@ class Sweep:
             )
 
     def check_corners(self):
-        """Faults of the space are found before anything runs."""
+        """Checks the config with values at the edges of the space, so that faults are found before anything is
+        trained."""
         said = {}
         for values in corners(self.space):
             checked = self.check(values)
@@ -226,11 +229,12 @@ class Sweep:
             die(EXIT_CONFIG, "\nsweep: ".join(said.values()))
 
     def free_out(self):
-        """A name for --out that nothing has yet."""
+        """Returns a name for --out that does not exist yet."""
         return next(f"{self.out}-{k}" for k in range(2, 1 << 30) if not os.path.lexists(f"{self.out}-{k}"))
 
     def begin(self):
-        """Makes the folder, or finds the sweep that it holds. Its own copy of the config is what is trained."""
+        """Makes the folder of the sweep, or checks that it holds this sweep. Trials train with the copy of the
+        config in this folder."""
         asked = {"space": self.space, "method": self.method, "seed": self.seed, "words": self.words}
         asked.update(rounds=self.rounds, loss=self.which, n=self.n)
         try:
@@ -264,7 +268,8 @@ class Sweep:
         self.config = f"{self.out}/config.json"
 
     def is_at_work(self):
-        """Returns whether a driver has the sweep. Each driver holds the config.json of the sweep by a shared lock."""
+        """Returns True if a process works on the sweep. Each of its processes has a shared lock on the config.json
+        of the sweep."""
         try:
             with open(f"{self.out}/config.json", encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -275,7 +280,7 @@ class Sweep:
         return False
 
     def holds_else(self, name, content):
-        """Returns whether a file of the folder is there, not empty, and not the content."""
+        """Returns True if a file of the sweep's folder exists, is not empty, and differs from `content`."""
         try:
             with open(open_regular(f"{self.out}/{name}"), "rb") as file:
                 return file.read(len(content) + 1) not in (b"", content)
@@ -286,12 +291,14 @@ class Sweep:
 
     @contextlib.contextmanager
     def locked(self):
-        """One thread of one driver at a time. Optuna's own lock of the journal outlives a driver that is killed."""
+        """Gives the files of the sweep to one thread of one process at a time. Removes Optuna's own lock of the
+        journal, which a killed process leaves behind."""
         with self.mutex, open(open_regular(f"{self.out}/.lock", os.O_RDWR | os.O_CREAT), "wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.out}/study.journal.lock")
-            # true once the sweep has begun: the journal then belongs to it and may be repaired
+            # true once the sweep has begun (self.config then is its copy of the config): the journal belongs to it and
+            # may be repaired
             if self.config != self.given:
                 sweep_methods.mend_journal(f"{self.out}/study.journal")
             yield
@@ -309,7 +316,8 @@ class Sweep:
                 self.running.discard(child)
 
     def stop(self, *_):
-        """First: every trial saves and stops. Again: at once."""
+        """Stops the sweep, as the handler of Ctrl-C and TERM. The first call makes every trial save and stop. The
+        second call kills them."""
         again, self.stopping = self.stopping, True
         self.stop_asked.set()
         # the bytes are written directly, because a signal may arrive in the middle of a print, where print() would fail
@@ -337,7 +345,8 @@ class Sweep:
 
 
 def work(sweep, method):
-    """A thread. A disk that is full, or gone, or a damaged file ends the sweep: its files tell how to go on."""
+    """Trains trials in one thread. An I/O error, such as a full disk, or a damaged file ends the sweep, and its
+    message is kept in sweep.fault."""
     try:
         with sweep_methods.optuna_faults(sweep):
             train_all(sweep, method)
@@ -347,7 +356,8 @@ def work(sweep, method):
 
 
 def train_all(sweep, method):
-    """One leg of a trial after another, until there is nothing left."""
+    """Trains one leg of a trial after another (from one stop to the next), until no trial is left or the sweep
+    stops."""
     while not sweep.stopping:
         with sweep.locked():
             found = method.next()
@@ -374,7 +384,8 @@ def train_all(sweep, method):
 
 
 def report(sweep, method):
-    """Table, picture and command, of trials that are not at their end, too. Returns the exit code."""
+    """Writes the table and the picture, also of trials that are not complete, and prints the command for the best
+    one. Returns the exit code."""
     with sweep.locked():
         trials = sweep_report.ranking(method.trials())
         text = sweep_report.table(sweep, trials)
@@ -394,7 +405,7 @@ def report(sweep, method):
 
 
 def words_in(option, text):
-    """The words of an option that holds a part of a command line."""
+    """Returns the words of an option whose value is a part of a command line."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -402,7 +413,7 @@ def words_in(option, text):
 
 
 def pause_of(default):
-    """Seconds between two looks at what others do."""
+    """Returns the seconds between two checks of what other processes do: SWEEP_PAUSE, or `default`."""
     text = os.environ.get("SWEEP_PAUSE", str(default))
     with contextlib.suppress(ValueError):
         if 0 <= float(text) <= 3600:
@@ -411,7 +422,7 @@ def pause_of(default):
 
 
 class Parser(argparse.ArgumentParser):
-    """Argparse with the exit code that each program here has for a wrong command line."""
+    """A parser of the command line that ends with exit code 64 after a fault, as all programs here do."""
 
     def error(self, message):
         die(EXIT_CONFIG, f"{message}; {self.prog} --help has the options")

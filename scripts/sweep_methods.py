@@ -1,7 +1,6 @@
-"""How a sweep chooses: tpe and asha by Optuna, random and pbt by ourselves.
+"""Methods by which a sweep chooses values: tpe and asha by Optuna, random and pbt by code of our own.
 
-All state is in files, so that any driver can go on.
-"""
+All state is in files, so that any process can continue the sweep."""
 
 import contextlib
 import json
@@ -14,7 +13,7 @@ import warnings
 from run_files import EXIT_DATA, MOST_OF_A_LINE, Stop, open_regular, read_json, write_file
 from sweep_trials import Trial, within
 
-ETA = 3  # method asha: one of ETA trials is continued beyond each rung
+ETA = 3  # method asha: of the trials compared at a rung (a step on the way), one of ETA is continued
 
 
 def rounded(value):
@@ -22,7 +21,7 @@ def rounded(value):
 
 
 def draw(spec, rng):
-    """A value of one key: uniform, or uniform in its logarithm."""
+    """Returns a random value of one key: uniform, or uniform in its logarithm. spec: its range or choices."""
     if "choices" in spec:
         return rng.choice(spec["choices"])
     low, high = spec["low"], spec["high"]
@@ -37,7 +36,8 @@ def draw(spec, rng):
 
 
 def mend_journal(path):
-    """Cuts a last line without its end: its driver was killed, or its disk was full. Called under the sweep's lock."""
+    """Cuts off a last line without a line feed, which a killed process or a full disk leaves. Called with the lock
+    of the sweep held."""
     try:
         with open(open_regular(path, os.O_RDWR), "r+b") as file:
             size = file.seek(0, os.SEEK_END)
@@ -51,7 +51,8 @@ def mend_journal(path):
 
 @contextlib.contextmanager
 def optuna_faults(sweep):
-    """Optuna has no exception of its own for a damaged journal: whatever it raises names the journal."""
+    """Turns an exception of Optuna into a message that names the journal, because Optuna has no exception of its own
+    for a damaged journal."""
     try:
         yield
     except OSError:
@@ -64,7 +65,7 @@ def optuna_faults(sweep):
 
 
 def rungs_of(method, steps, rounds):
-    """The steps before the last at which trials stop and are compared."""
+    """Returns the steps before the last one at which trials stop and are compared."""
     if method == "asha":
         first = max(1, steps // ETA**rounds)
         return [first * ETA**k for k in range(rounds) if first * ETA**k < steps]
@@ -72,7 +73,8 @@ def rungs_of(method, steps, rounds):
 
 
 class Random:
-    """Trial i has the i-th draw of the seed, whichever driver trains it."""
+    """Method random: trial i gets the i-th random values of the seed, whichever process trains it. Base class of the
+    other methods."""
 
     def __init__(self, sweep):
         self.sweep, self.rungs = sweep, sweep.rungs
@@ -82,7 +84,7 @@ class Random:
         return {key: draw(spec, rng) for key, spec in self.sweep.space.items()}
 
     def trials(self):
-        """All of them; those that are new get their values."""
+        """Returns all trials of the sweep. New ones get their values."""
         found = [Trial(self.sweep, number) for number in range(self.sweep.n)]
         for trial in found:
             if trial.state is None:
@@ -90,26 +92,28 @@ class Random:
         return found
 
     def target(self, trial):
-        """The end of the next leg."""
+        """Returns the step to which a trial is trained next: the next step of comparison, or its last step."""
         return next((rung for rung in self.rungs if rung > trial.step), self.sweep.steps_of(trial))
 
     def next(self):
-        """A claimed trial, and the step to train it to; None: nothing is to be done now. Under the sweep's lock."""
+        """Claims a trial. Returns it and the step to train it to, or None if no trial can be trained now. Called
+        with the lock of the sweep held."""
         for trial in self.trials():
             if not trial.finished and trial.claim():
                 return trial, self.target(trial)
         return None
 
     def after(self, trial):
-        """What follows from a new leg, or a failure. Called under the sweep's lock."""
+        """Takes note of a trial that was trained further, or failed. Called with the lock of the sweep held. Method
+        random has nothing to do."""
 
     def over(self):
         return all(trial.finished for trial in self.trials())
 
 
 class Optuna(Random):
-    """TPE proposes, from all trials in the study's journal; with asha, trials that are not among the best third at a
-    rung end there."""
+    """Methods tpe and asha. TPE proposes values from all trials in Optuna's journal. With asha a trial that is not
+    among the best third at a rung (a step on the way) ends there."""
 
     def __init__(self, sweep):
         super().__init__(sweep)
@@ -131,14 +135,15 @@ class Optuna(Random):
         )
 
     def handle(self, number):
-        """Optuna's view of a trial, to report to."""
+        """Returns Optuna's object of a trial, to which results are reported."""
         study_id = self.storage.get_study_id_from_name("sweep")
         return self.optuna.trial.Trial(
             self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
         )
 
     def suggested(self, handle):
-        """The values of a trial: those that the journal has, and new ones where a driver was killed while it asked."""
+        """Returns the values of a trial from Optuna's journal. Values that the journal lacks, because a process was
+        killed while it asked, are proposed now."""
         values = {}
         for key, spec in self.sweep.space.items():
             log = bool(spec.get("log"))
@@ -151,7 +156,8 @@ class Optuna(Random):
         return values
 
     def trials(self):
-        """Those that were proposed; the last one's folder may be missing, where a driver was killed."""
+        """Returns the trials that Optuna has proposed. Makes the folder of the last one if a process was killed
+        before it made the folder."""
         found = []
         for frozen in self.study.get_trials(deepcopy=False):
             trial = Trial(self.sweep, frozen.number)
@@ -163,7 +169,8 @@ class Optuna(Random):
         return found
 
     def settle(self, trial, frozen):
-        """Brings the study up to the trial's state: its legs, whether it ends at a rung, its end. Twice is as once."""
+        """Reports a trial to Optuna: its losses so far, whether it ends at a rung, and its end. A second call
+        changes nothing."""
         state = self.optuna.trial.TrialState
         handle = self.handle(trial.number)
         new = [leg for leg in trial.legs if leg["step"] not in frozen.intermediate_values]
@@ -202,11 +209,12 @@ class Optuna(Random):
 
 
 class Pbt(Random):
-    """Population-based training (Jaderberg et al., arXiv:1711.09846): all train to the end of a round; then each of the
-    worst quarter takes the checkpoint of one of the best quarter, and its values, each times 0.8 or 1.25."""
+    """Method pbt: population-based training (Jaderberg et al., arXiv:1711.09846). All trials train to the end of a
+    round. Then each of the worst quarter gets the checkpoint of one of the best quarter, and its values, each times
+    0.8 or 1.25."""
 
     def changed(self, values, rng):
-        """Choices stay."""
+        """Returns the values, each times 0.8 or 1.25 and within its range. Choices stay as they are."""
         new = dict(values)
         for key, spec in self.sweep.space.items():
             if "choices" not in spec:
@@ -219,7 +227,7 @@ class Pbt(Random):
         return f"{self.sweep.out}/round_{number:03d}.json"
 
     def round_plan(self, number):
-        """What was decided at the end of a round; None: nothing yet."""
+        """Returns the copies that were decided at the end of round `number`, or None if none were decided yet."""
         path = self.round_path(number)
         cure = "take another --out"
         plan = read_json(path, cure)
@@ -239,7 +247,8 @@ class Pbt(Random):
         return plan
 
     def values(self, number):
-        """The draw; or the values that a member took last, where its own trial.json was lost."""
+        """Returns the values of trial `number` if its trial.json does not exist: those of its last copy, or else the
+        random ones of the seed."""
         values = super().values(number)
         for count in range(1, len(self.rungs) + 1):
             for copy in (self.round_plan(count) or {"copies": []})["copies"]:
@@ -259,7 +268,8 @@ class Pbt(Random):
         return None
 
     def exchange(self, alive, number):
-        """Decided once, in round_NNN.json; then carried out, as often as it takes."""
+        """Copies the best trials over the worst ones at the end of round `number`. The copies are decided once, and
+        stored in round_NNN.json. An interrupted call is completed by the next one."""
         path, plan = self.round_path(number), self.round_plan(number)
         if plan is None:
             ranked = sorted(alive, key=lambda trial: trial.legs[number - 1]["loss"])
@@ -281,8 +291,9 @@ class Pbt(Random):
         write_file(path, json.dumps({**plan, "carried_out": True}, indent=1) + "\n")
 
     def copy(self, trial, best, step, values):
-        """A kill in between leaves a folder that the next try makes anew: the best one's stays as it is until all
-        copies are there."""
+        """Gives `trial` the checkpoint of the trial `best` at `step`, its log, and new values. If a kill interrupts
+        this, the next call makes the folder again. The checkpoint of `best` still exists then, because no trial
+        trains before all copies are made."""
         if any(copy["step"] == step for copy in trial.state["copies"]):
             return
         name, new, old = f"step_{step:08d}", f"{trial.dir}/checkpoints.new", f"{trial.dir}/checkpoints.old"

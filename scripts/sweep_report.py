@@ -1,4 +1,5 @@
-"""The end of a sweep: a table, a picture of the loss over each key, and the command that trains the best."""
+"""The report at the end of a sweep: a table, a picture of the loss over each key, and the command that trains the
+best trial again."""
 
 import html
 import math
@@ -21,7 +22,8 @@ def number(value):
 
 
 def ranking(trials):
-    """Trials with a loss, those that went furthest first, the best of them at the top; then those that failed."""
+    """Returns the trials in the order of the table. Trials that are done come first, then others with a loss, those
+    with most steps first. Equal ones are ordered by loss. Failed trials, and trials without a loss, follow."""
     with_loss = [trial for trial in trials if trial.loss is not None and trial.status != "failed"]
     others = [trial for trial in trials if trial not in with_loss]
     return sorted(with_loss, key=lambda trial: (trial.status != "done", -trial.step, trial.loss)) + others
@@ -40,7 +42,7 @@ def table(sweep, trials):
 
 
 def command(sweep, trial):
-    """The whole of it, for a shell."""
+    """Returns the whole command, quoted for a shell, that trains with the values of a trial."""
     words = [
         *sweep.launch,
         sweep.program,
@@ -53,7 +55,8 @@ def command(sweep, trial):
 
 
 def ticks_of(spec):
-    """[(place from 0 to 1, text)] of an axis, and the function from a value to its place."""
+    """Returns the ticks of an axis as [(place from 0 to 1, text)], and the function from a value to its place. spec:
+    range or choices of the key."""
     if "choices" in spec:
         count = len(spec["choices"])
 
@@ -77,7 +80,8 @@ def ticks_of(spec):
 
 
 def picture(sweep, trials):
-    """A panel for each key. Losses far above the others are drawn at the upper edge."""
+    """Returns an SVG with a panel for each key: the losses of the trials over the values of the key. Losses far
+    above the others are drawn at the upper edge."""
     drawn = [trial for trial in trials if trial.loss is not None and trial.status != "failed"]
     losses = sorted(trial.loss for trial in drawn)
     low = losses[0]

@@ -1,4 +1,5 @@
-"""One trial of a sweep: a run folder with its state in trial.json, and the program that trains it, leg by leg."""
+"""One trial of a sweep: a training run with its own values, in a folder with its state (trial.json). The program
+trains it leg by leg: from one stop to the next."""
 
 import contextlib
 import fcntl
@@ -31,19 +32,20 @@ CODES.update({71: "out of memory", 74: "I/O", 75: "stopped", 76: "wrong numbers"
 
 
 def words_of(values):
-    """Values as words of the program's command line."""
+    """Returns values as key=value words for the command line of the program."""
     return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
 def within(spec, value):
-    """Returns whether the value is one that the range or the choices of a key allow."""
+    """Returns True if the range or the choices of a key (spec) allow the value."""
     if "choices" in spec:
         return value in spec["choices"]
     return is_number(value) and spec["low"] <= value <= spec["high"]
 
 
 class Trial:
-    """legs: [{"step", "loss"}] of the parts trained so far; copies: where pbt put another's weights in its place."""
+    """A trial of a sweep. state is the content of its trial.json. legs: [{"step", "loss"}] of the parts trained so
+    far. state["copies"]: steps at which the method pbt replaced the weights by those of another trial."""
 
     def __init__(self, sweep, number):
         self.number, self.space = number, sweep.space
@@ -60,7 +62,7 @@ class Trial:
             raise Stop(EXIT_DATA, f"{path}: damaged: {fault}; {cure}")
 
     def fault(self):
-        """What in the state is of another shape than save() writes, or None."""
+        """Returns a sentence if the state does not have the shape that save() writes, otherwise None."""
         kinds = {"values": dict, "status": str, "legs": list, "copies": list, "reason": str}
         wrong = [name for name, kind in kinds.items() if not isinstance(self.state.get(name), kind)]
         if wrong or not is_number(self.state.get("seconds")) or not isinstance(self.state.get("job", ""), str):
@@ -99,7 +101,8 @@ class Trial:
     loss = property(lambda self: self.legs[-1]["loss"] if self.legs else None)
 
     def claim(self):
-        """Whether this driver trains it from here on: a lock that ends with the driver, however that ends."""
+        """Claims the trial for this process. Returns False if another process trains it, or if it is finished. The
+        claim is a file lock, so it ends with the process, however that ends."""
         claim = open_regular(f"{self.dir}/claim", os.O_RDWR | os.O_CREAT)
         file = open(claim, "wb")  # pylint: disable=consider-using-with
         try:
@@ -119,7 +122,7 @@ class Trial:
         self.claimed = None
 
     def reached(self):
-        """The step of the newest checkpoint."""
+        """Returns the step of the newest checkpoint, -1 if there is none."""
         try:
             names = os.listdir(f"{self.dir}/checkpoints")
         except FileNotFoundError:
@@ -127,8 +130,9 @@ class Trial:
         return max((int(name[5:]) for name in names if re.fullmatch(r"step_\d+", name)), default=-1)
 
     def read_loss(self, step, kind, which):
-        """The last validation loss up to a step, or the best (which); without validation the mean of the last 20
-        training losses (kind). None: there is none, or the last one is not finite."""
+        """Returns the loss that judges the trial at a step. kind "eval": the last validation loss up to that step,
+        or the lowest one if which is "best". kind "train": the mean of the last 20 training losses. Returns None if
+        there is no loss, or the last one is not finite."""
         found = []
         with contextlib.suppress(FileNotFoundError), open(open_regular(f"{self.dir}/metrics.jsonl"), "rb") as file:
             for row, _ in rows_of(file):
@@ -143,7 +147,7 @@ class Trial:
         return min(found) if which == "best" else found[-1]
 
     def reason_of(self, code):
-        """Why the program ended, in a line."""
+        """Returns a line that says why the program ended with this exit code."""
         if code < 0 or code > 128:
             number = -code if code < 0 else code - 128
             try:
@@ -163,8 +167,8 @@ def open_log(trial):
 
 
 def run_program(sweep, trial, words):
-    """Trains on this machine; returns the exit code. A request to stop is handed on as SIGUSR1, which mpirun gives to
-    its ranks."""
+    """Trains on this machine and returns the exit code of the program. A request to stop the sweep reaches the
+    program as SIGUSR1, which mpirun passes on to its ranks."""
     with open_log(trial) as log:
         try:
             child = subprocess.Popen(
@@ -181,9 +185,9 @@ def run_program(sweep, trial, words):
 
 
 def run_job(sweep, trial, words, target):
-    """Trains as a SLURM job; returns 0 when the leg is there, else 75 (the driver stops, the job goes on) or 1. The
-    job's number is in trial.json: a driver that was stopped finds it again. A job that has saved its last step is not
-    left to start once more."""
+    """Trains as a SLURM job. Returns 0 if a checkpoint of step `target` exists then, 75 if the sweep is asked to
+    stop while the job goes on, otherwise 1. trial.json keeps the number of the job, so that a later call finds the
+    job again. A job that has saved step `target` and waits to be started once more is cancelled."""
 
     def said_by(*command):
         return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
@@ -215,8 +219,8 @@ def run_job(sweep, trial, words, target):
 
 
 def train_leg(sweep, trial, target):
-    """Trains a claimed trial until `target` steps are done, saved and evaluated; the leg, or the failure, is in its
-    state then. False: the driver was asked to stop before."""
+    """Trains a claimed trial until step `target` is done, saved and evaluated. Adds the leg, or the failure, to the
+    state of the trial. Returns False if the sweep was asked to stop before that, otherwise True."""
     stop_step = target if target < sweep.steps_of(trial) else 0
     words = [sweep.config, f"run.dir={trial.dir}", *sweep.words, *words_of(trial.values), f"run.stop_step={stop_step}"]
     began, idle, code = time.monotonic(), 0, 0

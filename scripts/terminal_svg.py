@@ -1,4 +1,5 @@
-"""terminal_svg.py COLUMNS < written > picture.svg: what a terminal of so many columns shows of bytes that were written to it."""
+"""terminal_svg.py COLUMNS < written > picture.svg: draws what a terminal of COLUMNS columns shows after the bytes of
+standard input were written to it."""
 import re
 import sys
 from html import escape

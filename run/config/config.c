@@ -30,9 +30,9 @@ static int takes_text(const Option *o) {
     return o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES;
 }
 
-/* Position of a walk over the values of a config file. Two lists of json_parse_all(), the values and the soft faults,
- * are in the order of the file. `next` and `listed` are the positions in them. json NULL: the places in the file are
- * not known. */
+/* Position of a walk over the values of a config file. json_parse_all() lists the values, and the soft faults (values
+ * that parse but are not valid), in the order of the file. `next` and `listed` are the positions in these two lists.
+ * json NULL: the places in the file are not known. */
 typedef struct {
     const Json *json;
     int         next; /* index in json->entry of the next value; 0: the root */
@@ -101,7 +101,7 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
                    nearest_word(path + (*section ? strlen(section) + 1 : 0), names.name).word);
     }
     if (nearest.sure && as_section) return nearest.word;
-    /* the key that the user meant is then not reported as missing */
+    /* the user meant this key, so the check for missing keys does not report it again */
     if (nearest.sure) config_given(load, nearest.word)->faulty = 1;
     return NULL;
 }
@@ -232,12 +232,13 @@ static void walk(ConfigLoad *load, const cJSON *object, const char *section, Whe
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
 
-/* Returns 1 if the value of an override, which is no JSON, counts as a bare word (a string without quotes). It does not
- * if it begins like JSON. For an option that is a number only letters count, because letters are no mistyped number. */
+/* Returns 1 if the value of an override, which is no JSON, counts as a bare word (a string without quotes). A text that
+ * begins like JSON does not. If the option is a number, only a text of letters does, because it cannot be a mistyped
+ * number. */
 static int is_bare_word(const Option *o, const char *text) {
     int is_word = *text && text[strspn(text, LETTERS)] == 0;
     if (*text && strchr("{[\"", *text) && access(text, F_OK) != 0) return 0;
-    /* the JSON parser suggests the right word for True and False */
+    /* True and False are left to the JSON parser, whose message suggests true and false */
     if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False");
     return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;
 }
@@ -284,7 +285,8 @@ static void override(ConfigLoad *load, const char *argument) {
         snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
         refuse_unknown(load, key, strchr(key, '.') && option_is_section(section) ? section : "", value, where);
     }
-    /* adds the remaining soft faults; those inside the value of an unknown key do not matter */
+    /* adds the remaining soft faults (such as duplicate keys); those inside the value of an unknown key do not
+     * matter */
     if (known) tell_until(load, where, &places, END);
     if (bare) cJSON_Delete(value);
     json_free(&json);
@@ -292,8 +294,8 @@ static void override(ConfigLoad *load, const char *argument) {
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Refuses the config.json of a Hugging Face model. It names a kind of model, and has no key of a config. Returns 1 if
- * the file is one. The fault has the command that trains from that model. */
+/* Refuses the config.json of a Hugging Face model, which names a kind of model and has no key of a config of this
+ * program. Returns 1 if the file is one. The fault has the command that trains from that model. */
 static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
     const char *file = load->file.file, *slash = file ? strrchr(file, '/') : NULL;
     char        folder[PATH_MAX];
@@ -308,8 +310,8 @@ static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
     return 1;
 }
 
-/* Sets the options from the text of a config file. Returns 1 if it could be parsed. A syntax fault is then the only
- * fault. */
+/* Sets the options from the text of a config file. Returns 1 if the text could be parsed. Otherwise its syntax fault is
+ * the only fault. */
 static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *json) {
     JsonFault fault;
     Where     where = load->file;
@@ -446,7 +448,9 @@ static char *parse(const char *path, const char *text, size_t bytes, Reading wit
     load.is_elsewhere = with.is_elsewhere;
     snprintf(config->path, sizeof config->path, "%s", path);
     if (load_text(&load, text, bytes, &json)) {
-        if (with.run_dir) { /* the folder may have been moved since its config.json was written */
+        /* run.dir becomes the folder that the config was read from, which may have been moved since its config.json was
+         * written */
+        if (with.run_dir) {
             cJSON *value = cJSON_CreateString(with.run_dir);
             char  *quoted = cJSON_PrintUnformatted(value);
             snprintf(run_dir, sizeof run_dir, "run.dir=%s", quoted);
@@ -549,6 +553,7 @@ char *config_from_json(const cJSON *json, Config *config) {
         faults_add(&load.faults, load.file, "a config is an object");
     }
     char *text = load_end(&load);
-    if (text) text[strcspn(text, "\n")] = '\0'; /* keeps only the first line, because a program wrote the JSON */
+    /* keeps only the first line of the faults: a program wrote the JSON, so nobody corrects it fault by fault */
+    if (text) text[strcspn(text, "\n")] = '\0';
     return text;
 }

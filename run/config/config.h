@@ -40,11 +40,12 @@ typedef struct {
     struct {
         const char *dir;
         int64_t     steps, stop_step, seed;
-        int         resume;             /* a value of Resume */
+        int         resume;             /* resume from a checkpoint or begin anew: a value of Resume */
         StringList  allow_change;
         double      max_minutes;
-        int         on_nonfinite;       /* a value of OnTrouble, but not ON_TROUBLE_WARN */
-        int         on_spike;           /* a value of OnTrouble */
+        /* action if loss or gradient is not finite: a value of OnTrouble, but not ON_TROUBLE_WARN */
+        int         on_nonfinite;
+        int         on_spike;           /* action if the loss is far above recent ones: a value of OnTrouble */
         double      spike_threshold;
         int64_t     max_skips, verify_every;
         double      watchdog_seconds;
@@ -53,35 +54,38 @@ typedef struct {
         const char *preset;
         ModelShape  shape;              /* sizes of the model: the options model.n_layer and so on */
         const char *init_from;
-        int         activation_given;   /* 1 if the config sets model.activation; else init_from may */
+        /* 1 if the config sets model.activation; if 0, the weights of init_from may set it */
+        int         activation_given;
     } model;
     struct { double std; } init;
     struct {
         StringList  train, val;
         int         shuffle;
-        int         document_mask; /* a value of DocumentMask */
+        int         document_mask; /* cause of the document mask: a value of DocumentMask */
         const char *tokenizer;
     } data;
-    struct { double capacity; } moe;    /* model.shape has the other options of experts */
+    /* capacity: rows (tokens for experts) that a rank has memory for, as a multiple of an equal share. model.shape has
+     * the other options of experts. */
+    struct { double capacity; } moe;
     struct { int64_t global_tokens, micro_batch, seq_len; } batch;
     struct {
         const char *name;
         double      learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
         int         weight_decay_schedule; /* a value of WeightDecaySchedule */
         double      muon_momentum;
-        int         newton_schulz, normuon; /* newton_schulz: a NewtonKind; normuon: 0 or 1 */
+        int         newton_schulz, normuon; /* newton_schulz: a NewtonKind, the polynomials of Muon; normuon: 0 or 1 */
     } optimizer;
     struct {
-        int     name;               /* a value of ScheduleKind */
+        int     name;               /* schedule of the learning rate: a value of ScheduleKind */
         int64_t warmup_steps;
         int     warmup_given;       /* 1 if the config sets warmup_steps, perhaps to 0 */
         double  final_lr_fraction, decay_fraction;
-        int     decay;              /* a value of DecayShape */
+        int     decay;              /* curve by which SCHEDULE_WSD lowers the learning rate: a value of DecayShape */
     } schedule;
     int precision;                      /* a value of Precision (model/precision.h) */
     struct {
         int64_t tensor, context, pipeline, interleave, expert, replicas, zero_stage;
-        int     balance, comm; /* comm: a value of ParallelComm */
+        int     balance, comm; /* comm: library for collectives, a value of ParallelComm; balance: 0 or 1 */
         int     deterministic;
     } parallel;
     struct {
@@ -115,8 +119,8 @@ char *config_load(const char *path, char *const *overrides, int override_count, 
  * allowed. */
 char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 
-/* Loads a config like config_load, from the text [bytes] of a file. Only *config changes. Faults name the file by
- * path. */
+/* Loads a config like config_load, from the text [bytes] of a file. Has no effect except on *config. Faults name the
+ * file by path. */
 char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count,
                    int ranks, Config *config);
 void  config_free(Config *config);      /* frees the memory of a config; call it also after faults */

@@ -9,13 +9,13 @@
 
 typedef struct {
     int   given;    /* 1 if the file or an override sets the option */
-    int   faulty;   /* 1 if the value has a fault, which is in the list; rules that need the value are skipped */
+    int   faulty;   /* 1 if the list of faults has a fault of the value; rules that need the value are skipped */
     Where where;    /* place of the value in the file or among the overrides */
 } Given;
 
 typedef struct {
     Config *config;
-    Given  *given;  /* owned [OPTION_COUNT], in the order of OPTIONS          */
+    Given  *given;  /* owned [OPTION_COUNT]: state of each option, in the order of OPTIONS */
     Where   file;   /* the config file as a whole, for faults without a place */
     Faults  faults;
     int     is_elsewhere; /* 1 if the config is for another machine and build */

@@ -57,8 +57,8 @@ static char *sentence(const Config *c, const char *fmt, ...) {
     return text;
 }
 
-/* Adds a fault and frees its text. text NULL: there is no fault. The place is the first of these keys that an override
- * sets, otherwise the first in the file, otherwise the file. */
+/* Adds a fault and frees its text. text NULL: there is no fault. The place of the fault is the first of `keys` that an
+ * override sets, otherwise the first of them in the file, otherwise the file. */
 static void add_fault(ConfigLoad *load, Keys keys, char *text) {
     const Given none = {0, 0, load->file}, *best = &none;
     for (int i = 0; keys[i]; i++) {
@@ -171,12 +171,12 @@ static void rules_of_kind(ConfigLoad *load) {
     const BlockKind *kind = block_kind(s);
     int64_t          expert = load->config->parallel.expert;
     /* The gate and up matrices of an expert are read as one matrix. So each must fill a multiple of LAYOUT_ALIGN
-     * elements. */
+     * elements, and moe.n_inner must be a multiple of this unit. */
     int64_t    unit = LAYOUT_ALIGN / common_divisor(LAYOUT_ALIGN, s.n_embd);
     int        reads = kind->keys, has_experts = kind->traits & HAS_EXPERTS, has_rope = kind->has_rope;
     int        scales = has_rope && s.rope_factor != 0.0, base = s.mup_base_head_dim != 0;
     const struct { const char *key; int when; const char *says; int64_t value[2]; } rules[] = {
-        /* Experts, in kinds of model that have them and in others. */
+        /* Rules for the keys of experts: kinds of model with experts need them, other kinds refuse them. */
         {"moe.experts", has_experts && !s.n_experts,
          "missing key \"moe.experts\": experts of a block, which {model.arch} needs"},
         {"moe.top_k", has_experts && !s.top_k,
@@ -201,7 +201,7 @@ static void rules_of_kind(ConfigLoad *load) {
         {"moe.n_inner", !has_experts && s.n_expert_inner, "{moe.n_inner}" NO_EXPERTS},
         {"parallel.expert", !has_experts && expert > 1, "{parallel.expert}" NO_EXPERTS},
         {"moe.balance", !has_experts && s.balance == BALANCE_BIAS, "{moe.balance}" NO_EXPERTS},
-        /* Values of keys that this kind of model does not read. */
+        /* Refuses values of keys that this kind of model does not read. */
         {"model.n_kv_head", !(reads & READS_N_KV_HEAD) && shape_kv_heads(s) != s.n_head,
          "{model.n_kv_head}: the heads of {model.arch} share no keys; " NOT_LLAMA},
         {"model.head_dim",
@@ -218,7 +218,7 @@ static void rules_of_kind(ConfigLoad *load) {
          !has_rope && (s.rope_theta != 10000.0 || s.rope_factor != 0.0),
          "{model.arch} has no rotary positions: leave model.rope_theta and model.rope_factor out, or model.arch = "
          "\"llama\""},
-        /* Values of keys that this kind of model reads. */
+        /* Checks the values of keys that this kind of model reads. */
         {"model.n_inner", reads & READS_N_INNER && s.n_inner == 0,
          "missing key \"model.n_inner\": width of the MLP, which {model.arch} needs; often 8/3 of model.n_embd, here "
          "%lld", {round_up(s.n_embd * 8 / 3, 64)}},
@@ -371,7 +371,8 @@ static char *check_axes(const Config *c) {
     return text;
 }
 
-/* Returns 1 if an axis of this size can divide the model, for any number of ranks. */
+/* Returns 1 if the model can be divided by this size of an axis of the grid (such as tensor ranks), for any number of
+ * ranks. */
 static int divides_model(const Config *c, int axis, int64_t size) {
     Config   other = *c;
     int64_t *sizes[] = {&other.parallel.tensor, &other.parallel.context, &other.parallel.pipeline,
@@ -382,8 +383,8 @@ static int divides_model(const Config *c, int axis, int64_t size) {
     return !fault;
 }
 
-/* Writes the nearest sizes of an axis that give whole grids, such as ", or tensor = 2 or 4". Writes "" if there are
- * none. */
+/* Writes the sizes of an axis of the grid, nearest to `size`, that divide `of` and the model, such as ", or tensor = 2
+ * or 4". Writes nothing if there are none. */
 static void other_sizes(char out[100], const Config *c, int axis, const char *name, int64_t size, int64_t of) {
     long long below = size < of ? size - 1 : of, above = size + 1;
     while (below > 0 && (of % below || !divides_model(c, axis, below))) below--;
@@ -651,7 +652,8 @@ static void rule_unread(ConfigLoad *load) {
     }
 }
 
-/* Checks that both dimensions of the four matrices of a block, per tensor rank, are allowed for products in fp8. */
+/* Checks that both dimensions of the matrices of a block, divided by the tensor ranks, are allowed for products in
+ * fp8. */
 static char *check_fp8_widths(const Config *c) {
     enum { MULTIPLE = 16 }; /* both dimensions of a matrix must be multiples of it, for cuBLASLt */
     ModelShape s = c->model.shape;
@@ -704,7 +706,8 @@ static char *check_rounds(const Config *c) {
                     nearest_multiples(values, c->run.steps, c->outer.every, " and "));
 }
 
-/* Checks that milestones are saved at all. */
+/* Checks that checkpoint.keep_every, the distance in steps of checkpoints that are kept for good, is a multiple of
+ * checkpoint.every. Otherwise none would be saved. */
 static char *check_milestones(const Config *c) {
     int64_t N = c->checkpoint.keep_every, every = c->checkpoint.every;
     char    values[64];
@@ -716,7 +719,7 @@ static char *check_milestones(const Config *c) {
                     nearest_multiples(values, N, every, " and "));
 }
 
-/* Checks that the best checkpoint can be known from evaluations. */
+/* Checks that checkpoint.keep_best can find the best checkpoint: each checkpoint needs an evaluation at its step. */
 static char *check_keep_best(const Config *c) {
     char values[64];
     if (!c->checkpoint.keep_best) return NULL;

@@ -138,16 +138,16 @@ int config_same_value(const cJSON *a, const cJSON *b) {
     return isnan(x) && isnan(y) ? cJSON_Compare(a, b, 1) : x == y;
 }
 
-/* Compares the members of object a with b. A member that is in both is compared only on the first walk. A member that
- * is in one of them is compared with the default of its option. The two differ if the option has none, because it is
- * required or derived. */
+/* Compares the members of object a with those of b. is_second: 1 on the second walk, on which a and b have changed
+ * places. A member that both objects have is compared only on the first walk. A member that one of them lacks is
+ * compared with the default of its option. The two differ if the option has none, because it is required or derived. */
 static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON *b, int is_second) {
     for (const cJSON *item = a ? a->child : NULL; item; item = item->next) {
         char         path[256];
         const cJSON *other = cJSON_IsObject(b) ? json_member(b, item->string) : NULL;
         snprintf(path, sizeof path, "%s%s%s", home, *home ? "." : "", item->string ? item->string : "");
         if (cJSON_IsObject(item)) walk_side(walk, path, item, other, is_second);
-        /* the members of this object are compared by the walk over the other config */
+        /* b has a section of this name, whose members are compared by the walk over b */
         if (cJSON_IsObject(other)) other = NULL;
         if (cJSON_IsObject(item) || (is_second && other)) continue;
         if (!strcmp(path, "run.dir") || !strcmp(path, "$schema") || strstr(path, "$comment")) continue;

@@ -17,10 +17,11 @@ typedef struct {
     JsonPlace   at;        /* place in file; line 0: the file as a whole                     */
 } Where;
 
-/* The list must stay at its address between the first faults_add() and faults_take(). */
+/* A list of faults as text, one line each. The list must stay at its address between the first faults_add() and
+ * faults_take(). */
 typedef struct {
-    FILE  *out;            /* owned: writes `text`; NULL without faults */
-    char  *text;           /* owned: lines, each with a line feed */
+    FILE  *out;            /* owned: stream that writes `text`; NULL if there are no faults */
+    char  *text;           /* owned: the faults, a line each, with line feeds */
     size_t bytes;
     int    count;
 } Faults;

@@ -25,9 +25,10 @@ struct Metrics {
     /* steps of the last train, eval and task lines that a resume keeps; 0, -1 and -1: no such line */
     int64_t  last_train, last_eval, last_task;
     int64_t  last_outer;   /* step of the last kept line of a round (outer.server); 0: none */
-    int64_t  trains, strangers;     /* number of kept train lines, and of foreign lines between kept lines */
+    /* number of train lines that a resume keeps, and of lines of other programs between them */
+    int64_t  trains, strangers;
     int64_t  cut_strangers;         /* whole lines of other programs that are cut off */
-    double   hours;        /* "hours" of the last kept train line; NaN: missing */
+    double   hours;        /* "hours" (time trained) of the last train line that a resume keeps; NaN: missing */
     double   began_ms;     /* time on clock_ms() at which this process opened the file */
     uint64_t bytes;        /* bytes of whole lines in the file           */
     char    *waiting;      /* owned: lines that are not in the file yet  */
@@ -37,7 +38,7 @@ struct Metrics {
     CurvePoint *eval;      /* owned [evals]: all evaluations in the file */
     int64_t  evals;
     Curve    curve;
-    TensorBoard *board;    /* owned; NULL: none */
+    TensorBoard *board;    /* owned: the file for TensorBoard; NULL if none is written */
 };
 
 /* Returns the wall clock in seconds since 1970, to the millisecond. It may jump, so it does not show the order of
@@ -169,8 +170,8 @@ enum { POINTS = 32 };
 typedef struct {
     char   text[METRICS_LINE_BYTES];
     size_t used;
-    double time;           /* wall clock of the line */
-    Metric point[POINTS];  /* names are borrowed until the line is kept */
+    double time;           /* wall clock when the line was begun, in seconds since 1970 */
+    Metric point[POINTS];  /* numbers that TensorBoard draws; names are borrowed until keep_line */
     int    points;
 } Line;
 
@@ -347,7 +348,7 @@ void metrics_skipped(Metrics *m, int64_t step, const char *why) {
     write_event(m, &l, "skip", step);
 }
 
-/* Writes an event after which the log continues at another step than it has come to. */
+/* Writes an event (rollback, join) after which the log continues at step `to` instead of `from`. */
 static void move_to(Metrics *m, const char *event, int64_t to, int64_t from) {
     Line l = event_line(event, to);
     put_count(&l, "from", from);
@@ -377,7 +378,7 @@ void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks
         char              name[256], acc[300], other[300];
         Line              l = line_now();
         json_quote_short(name, sizeof name, t->name);
-        /* length of the name without its quotes; it is valid UTF-8, as TensorBoard requires */
+        /* length of the name without its quotes; the name is valid UTF-8, as TensorBoard requires */
         int shown = (int)strlen(name) - 2;
         snprintf(acc, sizeof acc, "task/%.*s/acc", shown, name + 1);
         snprintf(other, sizeof other, "task/%.*s/%s", shown, name + 1, is_text ? "perplexity" : "acc_norm");

@@ -46,7 +46,8 @@ typedef struct {
     /* number of islands (training jobs) whose changes of weights (deltas) counted in the round */
     int     islands;
     int64_t staleness;     /* rounds by which the last delta of an island (training job) was late (outer.wait=none) */
-    /* norm of the mean delta, ms of the round, tokens per second, mean loss of the islands (training jobs) */
+    /* norm of the mean delta (change of weights), ms of the round, tokens per second, mean loss of the islands
+     * (training jobs) */
     double  norm, ms, tokens_per_s, loss;
     double  waited_ms;     /* ms that the training of an island (training job) waited in the whole round */
     int64_t sent, received; /* bytes that an island sent and received; for a server they and waited_ms are 0 */
@@ -92,7 +93,7 @@ void     metrics_rolled_back(Metrics *m, int64_t to, int64_t from);
 /* Continues the log of a job with outer.server at the later step `to`, where the other jobs are. Adds an event that
  * names `from`. */
 void     metrics_joined(Metrics *m, int64_t to, int64_t from);
-/* Writes the newest validation loss in the file, and the lowest finite one; NaN if there is none. */
+/* Writes the newest validation loss in the file to *last, and the lowest finite one to *best; NaN if there is none. */
 void     metrics_evals(const Metrics *m, double *last, double *best);
 
 /* A line that cannot be written, as on a full disk, waits in memory with those after it. One warning names the path,

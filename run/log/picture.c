@@ -295,7 +295,7 @@ static double without_spikes(Picture *p, int n, double low, double high) {
     return fmin(high, most + fmax(most - low, 1e-9 * fabs(most)));
 }
 
-/* Chooses the range of y. Losses before the step `settled` do not count. */
+/* Chooses the range of the loss axis. Losses before the step `settled` do not count. */
 static void choose_loss_range(Picture *p, double settled) {
     const Curve *c = p->c;
     int          n = 0;
@@ -345,7 +345,7 @@ static void lay_out(Picture *p) {
 
 static double last_tokens(const Curve *c) { return c->slots > 0 ? (double)c->slot[c->slots - 1].tokens : -1; }
 
-/* Returns the step after which so many tokens were consumed. */
+/* Returns the step after which this number of tokens was consumed. */
 static double step_of_tokens(const Picture *p, double tokens) {
     double before = 0, step = 0;
     for (int i = 0; i < p->c->slots; i++) {

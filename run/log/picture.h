@@ -18,16 +18,16 @@
 
 enum { CURVE_SLOTS = 1024, CURVE_EVALS = 256, CURVE_MARKS = 64 };
 
-/* a number that is not known is -1 in tokens, NaN in others */
+/* numbers of one step; one that is not known is -1 in tokens, NaN in the others */
 typedef struct { int64_t step, tokens; double loss, lr, grad_norm; } CurveStep;
 
 typedef struct {
-    double  sum, least, greatest; /* sum and range of the finite losses */
-    int64_t finite, nonfinite;    /* number of finite losses, and of others */
-    double  norm_sum;             /* sum of the finite gradient norms */
-    int64_t norms;                /* number of finite gradient norms */
-    double  lr;                   /* learning rate of the last step */
-    int64_t tokens;               /* tokens up to the last step; -1: not known */
+    double  sum, least, greatest; /* sum and range of the finite losses in a slot of the curve */
+    int64_t finite, nonfinite;    /* number of finite losses in the slot, and of others */
+    double  norm_sum;             /* sum of the finite gradient norms in the slot */
+    int64_t norms;                /* number of finite gradient norms in the slot */
+    double  lr;                   /* learning rate of the last step in the slot */
+    int64_t tokens;               /* tokens up to the last step in the slot; -1: not known */
 } CurveSlot;
 
 typedef struct { int64_t step; double loss; } CurvePoint;
@@ -85,10 +85,12 @@ void   svg_clip(FILE *out, const char *id, const SvgPanel *p);
 void   svg_text(FILE *out, const char *text);
 
 /* Sets the range of y so that it holds the losses from low to high, with half a tick to spare and at least a twentieth
- * of high. A positive low gives no range below 0. low is infinite if there is no loss. */
+ * of high. A positive low gives no range below 0. low is infinite if there is no loss. most: largest number of
+ * intervals between ticks. */
 void   svg_loss_range(SvgPanel *p, double low, double high, int most);
 
-/* Draws lines across the panel and their values at a side. SVG_RIGHT draws only the values. */
+/* Draws lines across the panel, and their values at a side of it. SVG_RIGHT draws only the values. most: largest number
+ * of intervals between lines. */
 typedef enum { SVG_LEFT, SVG_RIGHT } SvgSide;
 void   svg_values(FILE *out, const SvgPanel *p, int most, SvgSide side);
 /* Draws the left and the lower edge of a panel. */

@@ -43,7 +43,8 @@ static ShortText rate_text(double value) {
 
 /* --- lines of fields ---------------------------------------------------------------------------------------------- */
 
-/* The fields of a printed line, in order. If the line is too long, fields of a high rank are left out. */
+/* The fields of a printed line, in order. Each has a rank: if the line is too long, fields of the highest ranks are
+ * left out. */
 typedef struct {
     int  count;
     int  rank[FIELDS];
@@ -59,8 +60,8 @@ static void add(Fields *f, int rank, const char *fmt, ...) {
     f->rank[f->count++] = rank;
 }
 
-/* Joins the fields that fit into a line: all up to the greatest rank with which they fit. On a terminal the last column
- * stays free, because a line might wrap there. */
+/* Joins the fields that fit into a line. Adds fields in the order of their ranks (least first), and all of a rank or
+ * none. On a terminal the last column stays free, because a line might wrap there. */
 static void join(const Fields *f, char out[LINE_BYTES]) {
     int    columns = terminal_is(stdout) ? terminal_columns(stdout) - 1 : PROGRESS_COLUMNS, width = -3, most = 0;
     size_t used = 0;
@@ -139,7 +140,7 @@ void progress_step(Progress *p, const StepMetrics *s) {
     if (s->mesh.size[AXIS_STAGE] > 1)
         add(&f, 6, DIM "bubble" RESET " %3.0f%%", 100.0 * s->exchange.waited_ms[AXIS_STAGE] / s->ms);
     add(&f, 7, "%s" DIM " GiB" RESET, fixed((double)s->memory_bytes / 1073741824.0, 4, 2).text);
-    int is_long = s->ms >= 9999.5; /* such a step is printed in seconds, in the same six columns */
+    int is_long = s->ms >= 9999.5; /* 1 if the step took too long to print in ms; seconds fit in the same six columns */
     add(&f, 8, "%s" DIM "%s" RESET, fixed(is_long ? s->ms * 1e-3 : s->ms, is_long ? 5 : 4, 1).text,
         is_long ? "s" : "ms");
     add_gpu(&f, &s->gpu);

@@ -11,7 +11,7 @@
 #include "core/format.h"
 #include "run/log/metrics.h"
 
-enum { PROGRESS_RECENT = 20, PROGRESS_COLUMNS = 120 /* width of a line that is not on a terminal */ };
+enum { PROGRESS_RECENT = 20, PROGRESS_COLUMNS = 120 /* PROGRESS_COLUMNS: width of a line that is not on a terminal */ };
 
 typedef struct {
     int64_t steps, first_step;   /* run.steps; step from which this process started                      */

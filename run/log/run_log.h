@@ -19,7 +19,8 @@ typedef struct {
     int64_t  step;
     int64_t  tokens;     /* tokens since step 0; -1: missing */
     int64_t  round;      /* number of the round in a line of the kind LINE_OUTER (outer.server); -1: missing */
-    double   loss, lr, grad_norm, tokens_per_s, mfu, ms, time, hours, epoch, bpb; /* NaN: null, or missing */
+    /* numbers of a line; NaN: null in the line, or missing */
+    double   loss, lr, grad_norm, tokens_per_s, mfu, ms, time, hours, epoch, bpb;
     char     event[16];  /* name of an event (LINE_EVENT): "resume", "save", "memory", "skip", "rollback", "join" */
 } MetricsLine;
 
@@ -39,7 +40,7 @@ int      metrics_line_find(FILE *f, LineKind kind, MetricsLine *out);
 
 typedef struct {
     int64_t step, tokens;                          /* number of a step, and tokens up to it; -1: not known */
-    double  time, hours, loss, lr, grad_norm, bpb; /* NaN: not known       */
+    double  time, hours, loss, lr, grad_norm, bpb; /* numbers at a step; NaN: not known */
 } LogPoint;
 
 typedef struct {

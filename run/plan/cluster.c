@@ -130,18 +130,19 @@ static void take_value(PlanFile *f, const char *path, const cJSON *node, const K
 /* An object of a file, and the table of its keys. */
 typedef struct {
     PlanFile   *file;
-    const Key  *key;    /* [keys] */
+    const Key  *key;    /* borrowed [keys]: the keys that the object may have */
     int         keys;
     char       *target; /* struct with the fields of the keys */
     const char *name;   /* beginning of the names of its keys in messages: "", or "links[1]." */
-    unsigned    found;  /* bit 1 << k: the file has key k */
+    unsigned    found;  /* bit 1 << k: the object has key k */
 } Table;
 
-/* Reads the members of a section, such as "gpu.flops.", or of the whole object: "". Adds a fault for each member that
- * is no key, with the nearest key. */
+/* Reads the members of a section of the object, such as "gpu.flops."; section "" is the whole object. Adds a fault for
+ * each member that is no key, with the nearest key. */
 static void take_members(Table *t, const cJSON *object, const char *section) {
     for (const cJSON *node = cJSON_IsObject(object) ? object->child : NULL; node; node = node->next) {
-        int    is_one = !strchr(node->string, '.'); /* a dot separates names, and is in none of them */
+        /* 0 if the name has a dot, which separates a section from its key and is in no name */
+        int    is_one = !strchr(node->string, '.');
         char   name[JSON_PATH_BYTES + 2], path[JSON_PATH_BYTES + 64];
         int    row = -1, is_section = 0, nearest = 0, least = 1 << 20;
         size_t length = (size_t)snprintf(name, sizeof name, "%s%s", section, node->string);

@@ -17,10 +17,11 @@ typedef struct { double ranks, bytes_per_s, latency_s; } Link;
 
 typedef struct {
     char   name[CLUSTER_NAME];     /* name of the file, without folder and ending */
-    char   gpu[CLUSTER_NAME];      /* name of the card */
+    char   gpu[CLUSTER_NAME];      /* name of the GPU card */
     double gpus_per_node;
     double memory_bytes, reserved_bytes; /* bytes of memory of a GPU; bytes of it that its context and kernels use */
-    double processors;             /* number of multiprocessors, for the last wave of a product; 0 if not a GPU */
+    /* number of multiprocessors, from which follows how full the last wave of a matrix product is; 0 if not a GPU */
+    double processors;
     double fp32, tf32, bf16, fp16, fp8; /* FLOP/s of matrix products in each type; 0 if the GPU has none */
     double bytes_per_s;            /* rate of the memory of a GPU */
     Link   link[CLUSTER_LINKS];    /* links from near to far; the last connects all ranks */
@@ -60,7 +61,7 @@ typedef struct {
 PlanFile plan_file_open(const char *key, const char *path);
 /* Frees the file. If it has faults, ends the program with exit 64 and lists them. */
 void     plan_file_close(PlanFile *f);
-/* Adds a fault at the place of a key in the file: the key, and then the text. */
+/* Adds a fault at the place of a key in the file. Its message is the key, and then the text. */
 void     plan_file_fault(PlanFile *f, const char *key, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Reads a number from least to most into *out. Returns 1, or 0 after it has added a fault with the text `expected`. */
 int      plan_file_number(PlanFile *f, const char *key, const cJSON *node, double least, double most, int is_whole,

@@ -70,9 +70,9 @@ static const KernelRate TABLE[] = {
     {NULL, FAMILY_OTHER, 1, 2.4e12, 3.0e12, 0, "est: no rate of its own: 80 % of memory's"},
 };
 
-/* Returns 1 if attention's backward computes five products. This is the condition of attention_by_heads on an H100
- * (layers/attention_hopper_heads.cu). The byte count is the only sign that heads do not share keys: qkv, dqkv and dy
- * have 16 bits a value. */
+/* Returns 1 if the backward of attention on an H100 uses the kernel that computes five matrix products. The condition
+ * is that of attention_by_heads (layers/attention_hopper_heads.cu). The byte count is the only sign that heads do not
+ * share keys: the tensors qkv, dqkv and dy have seven values of 16 bits for each channel and token. */
 static int is_by_heads(const LedgerEntry *e) {
     double heads = (double)e->dim[0] * (double)e->dim[2], T = (double)e->dim[1], D = (double)e->dim[3],
            sums = fmin(heads, 132) * 4.0 * ceil(T / 64) * 64 * D;
@@ -124,8 +124,8 @@ static int take_number(PlanFile *r, const char *key, const cJSON *node, double l
     return node && plan_file_number(r, key, node, least, most, 0, expected, out);
 }
 
-/* Returns the name that an operation has now. Files of rates may have the name from before
- * model.activation. */
+/* Returns the present name of an operation. Files of measured rates may have its name in older versions of the program,
+ * which had no model.activation. */
 static const char *name_now(const char *op) {
     static const struct { const char *old, *now; } renamed[] = {
         {"gelu_forward", "activation_forward"},         {"gelu_backward", "activation_backward"},
@@ -208,7 +208,7 @@ StepTimes kernels_times(const Ledger *step, const KernelRates *rates) {
         const LedgerEntry *e = &step->entry[i];
         const KernelRate  *rate = kernel_rate_of(rates, e->op);
         double             calls = (double)e->count;
-        /* collectives between ranks are left out: the simulator (run/plan/simulate.h) has them */
+        /* collectives between ranks are left out, because the simulator (run/plan/simulate.h) counts them */
         if (e->kind != LEDGER_OP || *e->group) continue;
         KernelTime k = {e, rate, e->count * rate->launches,
                         calls * seconds_at(e, rate, kernel_rate_for(*rate, e).rate, rates->bytes_per_s),

@@ -23,7 +23,7 @@ typedef struct {
     const char  *op;
     KernelFamily family;
     int          launches;  /* number of kernels that one call launches */
-    double       rate, limit; /* rate now; best rate known. FLOP/s for products and attention, otherwise bytes/s */
+    double       rate, limit; /* present rate; best rate known. FLOP/s for products and attention, otherwise bytes/s */
     int          is_measured; /* 1 if rate is from a file of measured rates */
     const char  *source;    /* where `rate` comes from */
 } KernelRate;
@@ -31,9 +31,11 @@ typedef struct {
 typedef struct {
     KernelRate row[RATES_MOST];
     int        rows;                     /* number of rows; the last row is for all other operations */
-    double     launch_s, launch_limit_s; /* seconds from the end of a kernel to the next, in a CUDA graph */
-    double     host_s, host_limit_s;     /* seconds that a step waits for the host, which reads its numbers */
-    double     bytes_per_s;              /* bytes/s of memory that kernels reach; products are not faster either */
+    /* seconds from the end of a kernel to the next, in a CUDA graph: now, and at best */
+    double     launch_s, launch_limit_s;
+    /* seconds that a step waits for the host, which reads its numbers: now, and at best */
+    double     host_s, host_limit_s;
+    double     bytes_per_s;              /* memory rate that kernels reach, bytes/s; it limits matrix products, too */
     char       source[RATES_SOURCE];     /* source of the measured rates; "" if none is measured */
 } KernelRates;
 
@@ -45,7 +47,7 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file);
 /* Returns the row with the longest name that the operation's name begins with: "matmul" also fits "matmul, gelu". If no
  * row fits, returns the row of all other operations. */
 const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op);
-/* Returns `rate` with the rate and the source that hold for one operation of the ledger. Attention with 64 or 128
+/* Returns a copy of `rate` with the rate and source that apply to one operation of the ledger. Attention with 64 or 128
  * channels a head has kernels on wgmma (tensor core instructions of Hopper), which have rates of their own. */
 KernelRate        kernel_rate_for(KernelRate rate, const LedgerEntry *e);
 
@@ -53,14 +55,14 @@ KernelRate        kernel_rate_for(KernelRate rate, const LedgerEntry *e);
 
 /* Time of all calls of one operation with one shape in a step. */
 typedef struct {
-    const LedgerEntry *entry;    /* borrowed from the ledger of operations */
-    const KernelRate  *rate;     /* borrowed from the rates */
+    const LedgerEntry *entry;    /* borrowed: the operation in the ledger */
+    const KernelRate  *rate;     /* borrowed: the rate of the operation */
     int64_t            launches; /* number of kernels that these calls launch */
     double             seconds, limit_s; /* seconds of all calls, at the present rate and at the best known rate */
 } KernelTime;
 
 typedef struct {
-    KernelTime *kernel;          /* [kernels] longest first; owned */
+    KernelTime *kernel;          /* owned [kernels]: the operations of a step, longest first */
     int         kernels;         /* number of entries of `kernel` */
     int64_t     launches;        /* number of kernels that the step launches */
     double      gaps_s, gaps_limit_s; /* seconds between kernels and waiting for the host: now, and at best */

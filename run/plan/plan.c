@@ -33,7 +33,8 @@ static size_t largest_follower(const Config *c) {
 static size_t exchange_bytes(const Config *c, PlanRanks ranks, Mesh mesh, const Layout *layout, int64_t leaves) {
     int64_t C = c->model.shape.n_embd, KV = dim_size(DIM_KV, c->model.shape), tensor = mesh.size[AXIS_TENSOR];
     int64_t B = c->batch.micro_batch, T = c->batch.seq_len, N = B * (T / mesh.size[AXIS_CONTEXT]);
-    /* nodes: most tree nodes of one rank; each has a bucket that is sent to another rank */
+    /* nodes: largest number of tree nodes that cover the leaves of one rank. A rank sends one bucket to another rank
+     * for each of these nodes. */
     int     nodes = 1, shards = mesh.size[AXIS_SHARD];
     for (int r = 0; leaves && r < shards; r++)
         if (tree_of_rank(leaves, shards, r).count > nodes) nodes = tree_of_rank(leaves, shards, r).count;
@@ -229,8 +230,9 @@ char *plan_sharers(int datas, int ranks, char out[64]) {
     return out;
 }
 
-/* Describes the experts of a rank, with the bytes of their activations in a block. Each row has its input and output (2
- * C), gate and up (2 F), swiglu and its gradient (2 F). Its weight and the gradient of the weight are f32. */
+/* Describes the experts of a rank, with the bytes of their activations in a block. With C = n_embd and F = moe.n_inner
+ * each row has its input and output (2 C), gate and up (2 F), swiglu and its gradient (2 F). Its weight and the
+ * gradient of the weight are f32. */
 char *plan_experts(const Config *c, DType act, char out[240]) {
     ModelShape s = c->model.shape;
     int64_t    e = c->parallel.expert, even = c->batch.micro_batch * (c->batch.seq_len / c->parallel.context) * s.top_k,

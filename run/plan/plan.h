@@ -30,26 +30,30 @@ typedef struct {
     /* work of one rank in a step: FLOPs, bytes read and written, bytes sent; counted by a dry run, which computes
      * nothing */
     double    step_flops, step_bytes, step_sent;
-    double    sent[AXES];                   /* bytes sent, divided by axis of the grid */
+    double    sent[AXES];                   /* bytes that one rank sends in a step, by axis of the grid */
 
     /* Memory that a rank computes in: a GPU's, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
-    int       gradient_buffers;  /* parallel.deterministic: buffers that grads_bytes contains besides the gradients */
+    /* number of buffers in grads_bytes besides the gradients, for sums in a fixed order (parallel.deterministic) */
+    int       gradient_buffers;
     size_t    tree_bytes;        /* parallel.deterministic: device buffers of NCCL for sums in a fixed order */
     size_t    library_bytes;     /* measured: device memory that libraries and other programs use */
     size_t    reserve_bytes;     /* estimated: device memory that libraries allocate later */
-    /* sum of the bytes above; on the CPU, where all memory is the host's, with host_bytes and copies_bytes */
+    /* sum of the fields of device memory above; on the CPU, where all memory is the host's, with host_bytes and
+     * copies_bytes */
     size_t    device_bytes;
 
     /* Host memory; pinned on a rank with a GPU. */
-    size_t    comm_bytes;        /* exchange between ranks: chunks and, on a GPU, whole buckets */
+    size_t    comm_bytes;        /* buffers for exchange between ranks: chunks and, on a GPU, whole buckets */
     size_t    host_copy_bytes;   /* copy of the state of a rank, from which a checkpoint is written */
     size_t    ahead_bytes;       /* batches that are read ahead of their step */
-    size_t    offload_bytes;     /* memory.offload: masters and moments, with their pages */
+    /* memory.offload: fp32 weights (masters), moments, and the buffers through which they are copied */
+    size_t    offload_bytes;
     /* memory for outer.server: weights at the start of a round, their changes, buffers of the connections */
     size_t    island_bytes;
     size_t    host_bytes;        /* sum of the fields of host memory above, comm_bytes and those after it */
-    size_t    copies_bytes; /* checkpoint.memory_every: files in memory, not pinned; on the CPU part of device_bytes */
+    /* checkpoints that are kept in memory (checkpoint.memory_every), not pinned; on the CPU part of device_bytes */
+    size_t    copies_bytes;
     size_t    checkpoint_bytes;  /* size of one checkpoint on disk */
     /* memory of the first server (`train_gpt serve`), which leads; 0 without outer.server */
     size_t    server_bytes;

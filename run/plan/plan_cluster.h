@@ -29,7 +29,8 @@ typedef struct {
     Simulated best[SEARCH_BEST]; /* the best grids, the quickest first */
     int64_t   number[SEARCH_BEST]; /* order in which each was tried; of equally quick grids the first is kept */
     int       count;               /* number of grids in `best` */
-    int64_t   allowed;             /* grids that the rules allow, each tried with a zero_stage and recompute that fit */
+    /* number of grids that the rules allow, each tried with a zero_stage and recompute that fit */
+    int64_t   allowed;
 } Found;
 
 /* Bits for the options that a search keeps as the config sets them. */
@@ -48,7 +49,7 @@ Found search(const Config *config, Target on, unsigned held);
 Config search_config(const Config *config, const Simulated *grid);
 
 /* Finds a grid that fits in a GPU's memory, with recompute of whole blocks and the fewest ranks to a copy of the model.
- * Returns 1 if there is one. */
+ * Returns 1 and writes the grid to *room if there is one. */
 int search_fitting(const Config *config, Target on, Simulated *room);
 
 /* Returns the largest batch.micro_batch that fits in the memory of the cluster's GPUs. Tries only sizes that the rest

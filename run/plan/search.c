@@ -20,7 +20,7 @@ typedef struct {
 } Grid;
 
 typedef struct {
-    Grid *grid; /* [count] owned */
+    Grid *grid; /* owned [count]: the grids to try */
     int64_t count;
 } Grids;
 
@@ -89,12 +89,12 @@ static void add_replicas(Grids *all, const Job *j, Grid g) {
     if (most > 1 && !(j->held & HOLD_REPLICAS)) add(all, j, g);
 }
 
-/* If interleave makes less than this share of a step idle, larger values are not tried. More parts only shorten the
- * idle time of stages. */
+/* Share of a step. If stages are idle for less than that with some interleave, larger values of interleave are not
+ * tried. More parts only shorten the idle time of stages. */
 static const double LITTLE_IDLE = 0.01;
 
-/* Adds the grids with these sizes of tensor, context and pipeline: each micro-batch, with each number of parts
- * (interleave). */
+/* Adds the grids with the sizes of tensor, context and pipeline that g has: one for each micro-batch and each number of
+ * parts of the model (interleave). */
 static void add_batches(Grids *all, const Job *j, Grid g) {
     static const int PARTS[] = {1, 2, 3, 4, 5, 6, 8, 10, 12};
     const Config    *c = j->config;
@@ -165,7 +165,7 @@ static double limit_s(const Found *f) {
 static int try_grid(Found *f, Target on, const Config *c, int64_t number) {
     double memory = on.cluster->memory_bytes;
     if (!is_allowed(c, on.ranks)) return 0;
-    /* more recompute would be slower still */
+    /* too slow; returns 1, because the same grid with more recompute would be slower still */
     if (simulate_least_s(c, on) > limit_s(f)) return 1;
     if (!may_fit(c, on) || simulate_memory(c, on).memory_bytes > memory) return 0;
     Simulated s = simulate(c, on);

@@ -26,7 +26,7 @@ enum { EXPERTS = AXES, EXPERT_STATE, GROUPS };
 typedef struct {
     PassageKind kind;
     Axis        axis;
-    double      seconds, sent; /* duration; bytes sent */
+    double      seconds, sent; /* duration in seconds; bytes that a collective sends */
     int64_t     back;  /* PASSAGE_WAIT: which collective of `group`: 0 is the latest, 1 the one before */
     int         group; /* index of the group of the collective: an axis, EXPERTS or EXPERT_STATE */
 } Passage;
@@ -46,8 +46,8 @@ enum { MICRO_FIRST, MICRO_BETWEEN, MICRO_AT_END, MICRO_KINDS };
 typedef struct {
     /* durations before the micro-batches of a step, after them, and of the optimizer's update */
     Chapter  begin, finish, update;
-    /* Owned [works]: the durations of each kind of work, as [parts][WORK_BACKWARD + 1][MICRO_KINDS]. With each_work, of
-     * each single work in order. */
+    /* Owned [works]: the durations of each kind of work, as [parts][WORK_BACKWARD + 1][MICRO_KINDS]. If each_work is 1,
+     * it has the durations of each single work, in order. */
     Chapter *work;
     int64_t  works;           /* number of entries of `work` */
     int      parts, each_work; /* parts of the model on the stage; 1 if every work has its own list of durations */
@@ -57,7 +57,7 @@ typedef struct {
 /* A group of ranks in the ledger. */
 typedef struct {
     const char *name;   /* name of the group in the ledger */
-    Axis        axis;   /* axis of the grid for which its times and bytes count */
+    Axis        axis;   /* axis of the grid to which the group's times and bytes are added */
     Reach       reach;
     int         blocks; /* 1 if the ranks do not compute during a collective */
 } Group;
@@ -66,8 +66,10 @@ typedef struct {
     const Cluster *cluster;
     double         flops;     /* FLOP/s of matrix products in this precision */
     size_t         element_bytes; /* bytes of an activation */
-    Group          group[GROUPS]; /* AXIS_SHARD: the ranks that share a state */
-    Reach          all, twins;    /* reach of all ranks; of messages from the first stage to the last */
+    /* groups of ranks in the ledger; AXIS_SHARD is the group of ranks that share one copy of the optimizer state */
+    Group          group[GROUPS];
+    /* reach (farthest link, latency) of all ranks; of messages from the first stage to the last */
+    Reach          all, twins;
 } Durations;
 
 /* --- the durations of a ledger's entries -------------------------------------------------------------------------- */
@@ -179,7 +181,7 @@ static int history_is_of_list(const ModelSpec *stage) {
 static History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d) {
     History h = {.parts = stage.pipeline.parts, .each_work = history_is_of_list(&stage)};
     Ledger  ledger = {.in_order = 1, .is_elsewhere = 1};
-    /* enough micro-batches for the first, a middle and the last one */
+    /* fewest: micro-batches of a dry run that has a first, a middle and a last one */
     int64_t fewest = stage.pipeline.parts > 1 ? 2 * stage.pipeline.stages : 3;
     int64_t run = h.each_work || stage.shards.micro_batches || micro_batches < fewest ? micro_batches : fewest;
     h.works = h.each_work ? 2 * run * h.parts : (int64_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS;
@@ -209,14 +211,17 @@ typedef struct {
     const History *history;
     WorkList       list;
     double         now, queue;      /* time until which the stage computes; time until which its collectives run */
-    Reach          to[2];           /* by kind of work: reach to the stage that receives its message */
+    /* by kind of work (forward, backward): reach (link, latency) to the stage that receives its message */
+    Reach          to[2];
     double         compute_s, exposed_s[AXES], sent[AXES];
     /* Owned [ENDS]: ring of the ends of the collectives of a group. The latest is at (started - 1) % ENDS. */
     double        *end[GROUPS];
     int64_t        started[GROUPS];
     int64_t        at;              /* index in `list` of the next work */
-    double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0: not */
-    /* by kind of work: the received message; the message to send, or the time `at` when the last one has left */
+    /* by kind of work (forward, backward): when the receive of the next message was posted; below 0: not posted */
+    double         posted[2];
+    /* by kind of work (forward, backward): the received message; the message to send, or the time `at` when the last
+     * one has left */
     Message        in[2], out[2];
 } Stage;
 
@@ -258,8 +263,9 @@ typedef struct {
     int64_t        micro_batches;
 } Replay;
 
-/* Return 1 if work w on stage p begins with a message from another stage, or ends with one. Forward goes from the first
- * part of the model to the last, backward from the last to the first. */
+/* takes: returns 1 if work w on stage p begins with a message from another stage. gives: returns 1 if it ends with a
+ * message to another stage. Forward goes from the first part of the model to the last, backward from the last to the
+ * first. */
 static int takes(const Replay *r, Work w, int p) {
     int part = w.part * r->stages + p;
     return w.kind == WORK_BACKWARD ? part < r->stages * r->parts - 1 : part > 0;
@@ -362,7 +368,7 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
     double  model = (double)(m.params + m.grads + m.activations + m.scratch) +
                    (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
-    /* leaves of the trees that add gradients in a fixed order */
+    /* number of leaves of the trees that add gradients in a fixed order */
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD];
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
     GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->update_matrices != NULL, leaves > 0};
@@ -411,7 +417,8 @@ static Simulated replay(const Config *c, Target on, int64_t micro_batches) {
     int      *like = pipeline_alike(c->model.shape, first.pipeline);
     History  *history = xcalloc((size_t)P, sizeof *history, "simulating stages");
     r.stage = xcalloc((size_t)P, sizeof *r.stage, "simulating stages");
-    /* With history_is_of_list each stage gets durations of its own, because no two stages have the same work list. */
+    /* Each stage gets durations of its own if each work needs its own list (history_is_of_list), because no two stages
+     * have the same order of works. */
     for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p;
     for (int p = 0; p < P; p++) {
         Stage *s = &r.stage[p];

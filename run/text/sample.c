@@ -69,7 +69,8 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
         least = order_with(logits, vocab, weight, least, rule.top_p * weight_from(logits, vocab, weight, least));
     if (least > order_of(logits[best])) least = order_of(logits[best]);
 
-    int64_t drawn = best; /* remains the answer only if rounding puts u * total beyond the sum of the weights */
+    /* the answer if rounding puts u * total beyond the sum of the weights, otherwise replaced below */
+    int64_t drawn = best;
     double  total = 0, reached = 0;
     for (int64_t v = 0; v < vocab; v++) {
         /* weights are relative: the likeliest token has weight 1 */
@@ -104,7 +105,8 @@ static int may_grow(const unsigned char *s, size_t left) {
     return 1;
 }
 
-/* Passes on the bytes that are certain. Unless is_end, keeps an unfinished UTF-8 sequence at their end. */
+/* Passes on the bytes of t->held that surely come before any stop text (t->certain). Unless is_end, keeps an unfinished
+ * UTF-8 sequence at their end. */
 static void put_printable(TextStream *t, int is_end) {
     const unsigned char *s = (const unsigned char *)t->held;
     size_t at = 0, good = 0; /* [good, at) is printable and not passed on yet */
@@ -140,7 +142,7 @@ static void find_stop(TextStream *t, int is_end) {
 
 /* --- the stream --------------------------------------------------------------------------------------------------- */
 
-/* Passes on the bytes that come before a stop text. */
+/* Passes on the bytes that surely come before a stop text. is_end: no more text follows. */
 static void release(TextStream *t, int is_end) {
     find_stop(t, is_end);
     if (t->is_over) t->count = t->certain;
@@ -233,8 +235,8 @@ void prompt_free(Prompt *p) {
     p->id = NULL;
 }
 
-/* Returns the index of the first token of the window, which is the end of `count` tokens. The last window began at
- * `from`. */
+/* Returns the index of the first token of the window: the last tokens of a text of `count` tokens, at most `positions`.
+ * from: index at which the previous window began. A full window moves by half. */
 static int64_t window_from(int64_t from, int64_t count, int64_t positions) {
     while (count - from > positions) from += positions > 1 ? positions / 2 : 1;
     return from;
@@ -250,9 +252,9 @@ typedef struct {
     Tensor    on_device;  /* borrowed: inputs of the model                     */
     int64_t   positions;  /* positions of the model, over all context ranks    */
     int64_t   from;       /* index of the window's first token in the ids of the text */
-    int       is_kept;    /* keys and values of all tokens but the newest are kept */
+    int       is_kept;    /* 1 if the model keeps keys and values of all tokens but the newest */
     int32_t  *window;     /* owned [2 positions]: ids of the window            */
-    float    *logits;     /* owned [vocab]                                     */
+    float    *logits;     /* owned [vocab]: logits of the next token           */
     double   *weight;     /* owned [vocab]: scratch for draw_token             */
 } Writer;
 

@@ -36,7 +36,7 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
 typedef struct {
     void (*put)(void *ctx, const char *text, size_t bytes); /* receives the next chunk of the text */
     void  *ctx;
-    const char *const *stop; /* borrowed [stops], none of them empty */
+    const char *const *stop; /* borrowed [stops]: texts that end the stream; none is empty */
     int    stops;
     int    is_over;          /* 1 when a stop text was found */
     char  *held;             /* owned [count]: bytes that were not passed on yet */
@@ -69,7 +69,7 @@ int32_t run_documents(const Config *config, const Tokenizer *tokenizer);
 /* Ids of a prompt, including those that the tokenizer puts before each text. An empty prompt has one id, that of
  * tokenizer_start. */
 typedef struct {
-    int32_t *id;        /* owned [count] */
+    int32_t *id;        /* owned [count]: the token ids */
     int64_t  count;
     int64_t  hidden;    /* number of ids at the beginning that are not printed */
 } Prompt;
@@ -88,7 +88,7 @@ typedef struct {
     uint64_t    seed;
     const int32_t *end;        /* borrowed [ends]: tokens that end the text and are not printed           */
     int         ends;
-    const char *const *stop;   /* borrowed [stops]: the text ends before the first of these           */
+    const char *const *stop;   /* borrowed [stops]: stop texts; the text ends before the first of them */
     int         stops;
     Tensor      window;        /* I32, at least g->T elements, on the device: inputs of the model; borrowed */
     Watchdog   *watchdog;      /* ticked at every token; NULL: none                                   */

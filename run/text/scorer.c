@@ -45,7 +45,8 @@ int scorer_loss(const Scorer *s, const Dataset *d, int64_t wanted, int32_t end_o
     int64_t first = shares * s->data / ranks * share, end = shares * (s->data + 1) / ranks * share;
     if (end > samples) end = samples;
     int64_t most = (shares + ranks - 1) / ranks * share, rounds = 0;
-    /* All ranks must call stop() equally often. So rounds is the most batches that any rank has. */
+    /* All ranks must call stop() equally often. So each makes `rounds` rounds: as many as the rank with the most
+     * batches has. */
     for (int64_t few = most - share; few <= most; few++) {
         int64_t batches = 0;
         for (int64_t left = few; left > 0; left -= model_batch(B, left)) batches++;
@@ -87,7 +88,7 @@ typedef struct {
 } Rows;
 
 typedef struct {
-    Row     *row;   /* owned [rows], sorted by length */
+    Row     *row;   /* owned [rows]: the texts to score, sorted by length */
     Rows    *batch; /* owned [batches]: the batches of rows */
     int64_t  rows, batches, B;
     int32_t *inputs, *targets, *scored; /* owned, on the host: [B,T] of this rank; scored: 1 if the target counts */
@@ -202,8 +203,8 @@ int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
 
 /* --- scores ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the text with the largest sum, the first if several are equal, or -1. Ignores NaN. divided: divides the sums
- * by the lengths. */
+/* Returns the text of a question with the largest sum of log probabilities, the first if several are equal. divided: 1
+ * divides each sum by the length of its text. Ignores NaN; returns -1 if all sums are NaN. */
 static int32_t likeliest(const Task *t, const Question *q, const double *log_p, int divided) {
     int32_t best = -1;
     double  most = 0;

@@ -18,7 +18,8 @@ typedef struct {
     /* buffers of a batch on the device: I32 [B,T], with T the tokens of a sequence on this rank */
     Batch     room;
     Comm     *all;                /* all ranks; NULL: one rank */
-    /* index of this rank among the ranks with different batches, and the number of these ranks; 0 counts as 1 */
+    /* index of this rank among the ranks with different batches, and the number of these ranks (datas; 0 counts as
+     * 1) */
     int       data, datas;
     Watchdog *watchdog;           /* ticked at every batch; NULL: none */
     int     (*stop)(void *ctx);   /* called before every batch, on all ranks; 1 stops; NULL: never stops */
@@ -30,8 +31,9 @@ typedef struct {
     const char *name;             /* name of the task; borrowed */
     TaskKind    kind;
     int64_t     questions, cut;
-    double      acc, acc_stderr;  /* acc_stderr: NaN with one question */
-    /* accuracy by sums divided by lengths, and its standard error; NaN for tasks of continuations */
+    double      acc, acc_stderr;  /* share of right answers, and its standard error; NaN with one question */
+    /* like acc and its error, but sums of log probabilities are divided by lengths of texts; NaN for tasks of
+     * continuations */
     double      acc_norm, acc_norm_stderr;
     double      perplexity;       /* with continuations: exp of the mean of -log p of whole texts; else NaN */
     double      centered;         /* tasks of the benchmark CORE: 0 is guessing, 1 is all correct; else NaN */

@@ -14,7 +14,7 @@
 typedef struct {
     const char *verb;             /* name of the verb, for messages */
     const char *tokenizer;        /* folder or file of a tokenizer; NULL: the one of the model */
-    int64_t     positions;        /* 0: not given */
+    int64_t     positions;        /* value of positions=; 0: not given */
     MeshSizes   grid;
 } StoredKeys;
 
@@ -24,17 +24,17 @@ typedef struct {
     char        path[4096];       /* path that the user gave: a folder of a run, or one of weights */
     char        checkpoint[sizeof(Path)]; /* folder of the weights */
     ModelShape  shape;
-    int64_t     positions;        /* most positions to compute with */
+    int64_t     positions;        /* number of positions to compute with, at most */
     World      *world;            /* owned; NULL: this process has the whole model */
-    Groups      groups;           /* owned; job is NULL without `world` */
+    Groups      groups;           /* owned: groups of ranks; the group `job` is NULL if world is */
     int         is_first;         /* 1 on the rank that prints */
     Tokenizer   tokenizer;        /* owned */
-    int32_t     begin;            /* only token of an empty prompt */
+    int32_t     begin;            /* the one token of which an empty prompt consists */
     int32_t     end[STORED_ENDS]; /* [ends] tokens that end a text */
     int         ends;
     Model      *model;            /* owned */
-    Arena       memory;           /* owned; memory of `room` */
-    Batch       room;             /* I32 [B,T], with T the tokens of a sequence on this rank */
+    Arena       memory;           /* owned: memory of the batch `room` */
+    Batch       room;             /* buffers of a batch: I32 [B,T], with T the tokens of a sequence on this rank */
 } StoredModel;
 
 /* Finds the folder of the weights. `path` is a checkpoint, a run, another folder with weights, or a model.safetensors

@@ -193,7 +193,8 @@ static int is_list_of_texts(const cJSON *list, const char *key, char *fault) {
     return 1;
 }
 
-/* The keys of a line of each kind: its texts, its list of texts, and all that it may have. */
+/* Keys of a line of JSON for each kind of task: those of its texts, that of its list of texts, and all that it may
+ * have. */
 static const struct { const char *text[2], *list, *all[5]; } LINE_KEYS[] = {
     [TASK_CHOICES] = {{"context"}, "choices", {"context", "choices", "gold", "delimiter", NULL}},
     [TASK_CONTEXTS] = {{"continuation"}, "contexts", {"contexts", "continuation", "gold", "delimiter", NULL}},
@@ -324,7 +325,7 @@ int task_is_hellaswag(const void *data, size_t bytes) {
     return bytes >= HEADER && word32((const unsigned char *)data, 0) == MAGIC;
 }
 
-/* A reader of the words of a question. next() returns -1 at the end. */
+/* A reader of the 16-bit words of a question of hellaswag_val.bin. next() returns -1 at the end. */
 typedef struct {
     const unsigned char *data;
     int64_t              words, at;
@@ -343,7 +344,8 @@ static int take_tokens(Words *w, int32_t count, int64_t vocab_size, int32_t *out
     return 1;
 }
 
-/* Parses the words of a question after its first three. Returns NULL, or a phrase with its fault. */
+/* Parses the 16-bit words of a question of hellaswag_val.bin after the first three: the index of the right answer, the
+ * number of answers, the texts. Returns NULL, or a phrase with its fault. */
 static const char *parse_words(Task *t, TaskReader reader, Words w) {
     int32_t tokens[2 * 65536], gold = next(&w), answers = next(&w), context = next(&w);
     if (context < 0) return "it ends too early";

@@ -34,8 +34,8 @@ typedef struct {
     int       is_core;            /* 1 if the task belongs to the benchmark CORE (docs/evaluation.md) */
     int       by_tokens;          /* 1: acc_norm divides by tokens (CORE, hellaswag_val.bin of llm.c) */
     double    baseline;           /* score that guessing gives */
-    Question *question;           /* owned [questions] */
-    TaskText *text;               /* owned [texts]     */
+    Question *question;           /* owned [questions]: the questions of the task */
+    TaskText *text;               /* owned [texts]: the texts of all questions */
     int32_t  *token; /* owned [tokens]: tokens of all texts, without those shared with the first text of a question */
     int64_t   questions, texts, tokens, token_room;
     int64_t   cut;                /* texts that lost tokens on the left, because the model has fewer positions */

@@ -87,7 +87,7 @@ static int verb_check(int words, char **word) {
         return EXIT_CONFIG;
     }
     Tokenizer tokenizer = run_tokenizer(&config);
-    /* 1 if there is no data beside which a tokenizer could be found */
+    /* 1 if there is neither a tokenizer nor data beside which one could be found */
     int is_alone = run_has_no_data(&config) && tokenizer.kind == TOKENIZER_IDS;
     if (!is_alone) run_documents(&config, &tokenizer);
     checkpoint_precheck_source(&config, &tokenizer);

@@ -19,7 +19,8 @@
 #include "run/verbs/verbs.h"
 
 enum { MOST_TASKS = 256 };
-static const int64_t DEFAULT_TOKENS = 131072; /* equal to the default of the config key eval.tokens */
+/* default of the config key eval.tokens, for runs whose saved config lacks the key */
+static const int64_t DEFAULT_TOKENS = 131072;
 
 /* --- what is asked for -------------------------------------------------------------------------------------------- */
 
@@ -51,7 +52,7 @@ static const VerbKey EVAL_KEYS[] = {
 typedef struct {
     Manifest     manifest;        /* owned if is_run is 1 */
     const cJSON *val;             /* borrowed: data.val of the run; NULL if there is none */
-    int64_t      seq_len, tokens; /* batch.seq_len and eval.tokens of the run; 0 if not known */
+    int64_t      seq_len, tokens; /* batch.seq_len and eval.tokens of the run; 0 if not known, for tokens: all */
     int          is_run, masks;   /* is_run: state.json was read; masks: data.document_mask was on in the run */
 } RunWords;
 
@@ -95,7 +96,7 @@ static Dataset open_data(const RunWords *words, int64_t T, int64_t vocab_size) {
 
 typedef struct {
     const char *checkpoint;
-    int64_t     tokens;                /* 0 if there is no data */
+    int64_t     tokens;                /* number of tokens that the loss is the mean of; 0 if there is no data */
     double      loss, bytes_per_token; /* bytes_per_token: NaN if not known */
     TaskScores *task;
     int         tasks;
@@ -247,7 +248,7 @@ static int verb_eval(int words, char **path) {
     StoredModel m = {.keys = asked.model};
     stored_find(&m, path[0]);
     RunWords run = read_words(m.checkpoint);
-    int64_t  T = m.shape.n_positions; /* no longer than the sequences of the training run */
+    int64_t  T = m.shape.n_positions; /* length of the sequences to score, at most that of the training run */
     if (run.seq_len > 0 && run.seq_len < T) T = run.seq_len;
     stored_open(&m, T, verb_is_of_ranks(verb_given), NULL);
     evaluate_all(&m, &run);

@@ -40,7 +40,7 @@ static const char *const TYPE_WORDS[] = {"fp32", "bf16", "fp16", "float32", "bfl
 
 static struct {
     const char *out;
-    int         dtype;       /* index in TYPE_WORDS */
+    int         dtype;       /* type of the stored weights, as an index in TYPE_WORDS */
     int64_t     shard_bytes; /* most bytes of tensors in one file, unless a single tensor has more */
 } asked;
 static const VerbKey EXPORT_KEYS[] = {

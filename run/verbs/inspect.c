@@ -202,8 +202,8 @@ static void inspect_shard(const char *path) {
     uint32_t largest;
     int64_t *count = count_ids(&s, &largest);
     report_count("largest_id", largest);
-    char      beside[PATH_ROOM]; /* path of a tokenizer in the folder of the file; without one, tokens are bytes if
-                                  * no id is larger */
+    /* path of a tokenizer in the folder of the file; without one, tokens count as bytes if no id is above 255 */
+    char      beside[PATH_ROOM];
     Tokenizer t = tokenizer_beside(path, beside, sizeof beside)
                       ? tokenizer_create(beside, BPE_MOST_IDS)
                       : tokenizer_create("", largest < 256 ? 256 : (int64_t)largest + 1);
@@ -563,7 +563,7 @@ static void inspect_json(const char *path, const cJSON *json) {
 
 typedef struct {
     char   *text;  /* owned [given]: the first bytes of the file */
-    size_t  given; /* at most SHARD_START_BYTES */
+    size_t  given; /* number of bytes in `text`, at most SHARD_START_BYTES */
     int64_t bytes; /* bytes of the file */
 } Start;
 
@@ -762,7 +762,7 @@ static int verb_inspect(int words, char **word) {
         case PATH_WEIGHTS: inspect_weights(path); break;
         case PATH_SHARDS: inspect_shards(path); break;
         case PATH_FILE: inspect_file(path); break;
-        case PATH_TOKENIZER: /* the tokenizer file that a run would read */
+        case PATH_TOKENIZER: /* reports the file of the folder that a run would read as its tokenizer */
             tokenizer_beside(path_of("%s/", path).text, file, sizeof file);
             report_text("file", "%s", file);
             inspect_file(file);

@@ -68,7 +68,8 @@ static void print_grid(const Config *c, const Plan *p) {
     char text[MESH_TEXT];
     int  devices = device_is_host() ? 0 : device_count();
     printf("grid         %s\n", mesh_text(p->mesh, text));
-    /* Names the axes whose neighbours would be on different hosts, if each host has as many devices as this one. */
+    /* Names the axes of the grid whose neighbours would be on different hosts, if each host has as many devices as this
+     * one. */
     if (devices > 0 && p->ranks.count > devices)
         printf("             across hosts of %d GPU%s: %s\n", devices, plural(devices),
                mesh_crossing(p->mesh, devices, text));

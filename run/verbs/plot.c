@@ -104,7 +104,7 @@ typedef struct {
     PlotRun *run;
     int      runs;
     PlotX    x;
-    FILE    *out;   /* the picture */
+    FILE    *out;   /* stream to which the picture is written */
     SvgPanel panel;
 } Plot;
 

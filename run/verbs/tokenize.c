@@ -38,15 +38,15 @@ enum { EOT_FIRST, EOT_LAST, EOT_NONE }; /* place of <|endoftext|> in each docume
 
 static struct {
     const char *out_key;        /* value of out=, with slashes at its end */
-    Path        out, tmp;       /* tmp is out/tokenize.tmp */
+    Path        out, tmp;       /* folder of the shards, and its subfolder tokenize.tmp */
     RunLock    *lock;           /* owned: lock of the folder `out` */
     double      val;
     int64_t     shard_tokens;
     char      **name;           /* [names] paths of the inputs; borrowed */
     int         names;
-    const char *tokenizer_path; /* NULL if tokens are bytes */
+    const char *tokenizer_path; /* path of the tokenizer; NULL if tokens are bytes */
     Tokenizer   tokenizer;
-    int         eot;            /* EOT_FIRST, EOT_LAST or EOT_NONE */
+    int         eot;            /* place of <|endoftext|>: EOT_FIRST, EOT_LAST or EOT_NONE */
     Documents  *documents;      /* owned */
 } job;
 
@@ -58,7 +58,7 @@ typedef struct {
 } Shards;
 static Shards train = {.split = "train"}, val = {.split = "val"};
 
-/* Returns the path of a shard of the split in one of the two folders. */
+/* Returns the path of shard `number` of a split in `folder`: the output folder, or its temporary folder. */
 static Path shard_path(Path folder, const Shards *s, int64_t number) {
     return path_of("%s/" SHARD_NAME, folder.text, s->split, (long long)number);
 }
@@ -467,7 +467,7 @@ static void write_notes(void) {
     size_t  size;
     int64_t tokens = train.tokens + val.tokens, bytes = train.bytes + val.bytes;
     if (job.tokenizer_path) copy_tokenizer();
-    /* a token is a byte, and the newlines between rows count */
+    /* if tokens are bytes, their number is that of the bytes, newlines between rows included */
     if (job.tokenizer.kind == TOKENIZER_BYTES) bytes = tokens;
     FILE *notes = memory_file_open(&text, &size);
     fprintf(notes,
@@ -531,7 +531,7 @@ static int verb_tokenize(int texts, char **text) {
     move_into_place(&train);
     move_into_place(&val);
     int64_t removed = remove_stale();
-    lock_release(job.lock); /* removes tmp */
+    lock_release(job.lock); /* also removes the folder job.tmp */
     io_fsync_dir(job.out.text);
 
     if (job.tokenizer.kind == TOKENIZER_BYTES)

@@ -149,7 +149,7 @@ const char *verb_given[MOST_KEYS + 1];
  * own. A key of the verb that is given twice is refused. */
 static int read_keys(const Verb *verb, int argc, char **argv) {
     const VerbKey *keys = verb->keys;
-    const char    *word[MOST_KEYS] = {NULL}; /* first word of argv that has the key of this row */
+    const char    *word[MOST_KEYS] = {NULL}; /* [row] first word of argv that sets the key of the row; NULL: none */
     int            words = 0, given = 0, row;
     for (row = 0; keys[row].name; row++)
         if (keys[row].fallback && *keys[row].fallback) take_value(verb->word, &keys[row], keys[row].fallback);

@@ -31,14 +31,15 @@
  * key. A table of keys ends with a row without a name. */
 typedef struct {
     const char  *name, *example;  /* name of the key, and a value for messages */
-    const char  *fallback;        /* the default, read like a typed value; "": none; NULL: `unset` says what holds */
+    const char  *fallback;        /* the default, read like a typed value; "": none; NULL: `unset` describes it */
     const char  *help;
     const char **text;
-    int         *flag;            /* takes 1 for "true", 0 for "false" */
-    int         *choice;          /* takes `least` + the index of the typed word in `words` */
-    int         *whole;           /* takes a whole number, such as "8" or "1e3" */
-    int64_t     *count;           /* takes a whole number, such as "131072" or "5e9" */
-    int64_t     *bytes;           /* takes a size in bytes: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18 */
+    int         *flag;            /* receives 1 for "true", 0 for "false" */
+    int         *choice;          /* receives `least` + the index of the typed word in `words` */
+    int         *whole;           /* receives a whole number, such as "8" or "1e3" */
+    int64_t     *count;           /* receives a whole number, such as "131072" or "5e9" */
+    /* receives a size in bytes: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18 */
+    int64_t     *bytes;
     double      *number;
     void       (*take)(const char *value); /* function that reads the value */
     double       least, most;     /* limits of a number; sizes have no `most` */
@@ -51,10 +52,13 @@ typedef struct {
 
 /* Limits on the words of a command line that are no keys of the verb. They are paths, unless least is VERB_CONFIG. A
  * word that looks like a key is refused, unless a file of that name exists. Such a file is given as ./key=value. */
-enum { VERB_CONFIG = -1 }; /* a config file, and then any number of keys of the config, which the config checks */
+/* a value of `least`: the words are a config file, and then any number of keys of the config, which the config
+ * checks */
+enum { VERB_CONFIG = -1 };
 typedef struct {
     int         least, most;
-    const char *what;            /* name of the words in messages, such as "a run folder or a checkpoint" */
+    /* name in messages for the words that are no keys, such as "a run folder or a checkpoint" */
+    const char *what;
 } VerbWords;
 
 typedef struct {

@@ -184,7 +184,7 @@ static void judge(WatchRun *w, double now) {
 /* --- the screen, in columns and rows ------------------------------------------------------------------------------ */
 
 enum { LEAST_COLUMNS = 30, MOST_COLUMNS = 100, MOST_ROWS = 6, ROWS_ONCE = 4 };
-enum { MARGIN = 8 }; /* columns left of the curve, with its greatest and least value */
+enum { MARGIN = 8 }; /* width of the space left of the curve, which shows its greatest and least value */
 
 static struct {
     int columns, rows, has_colour; /* rows: height of a curve in lines of text */
