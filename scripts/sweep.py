@@ -315,10 +315,10 @@ class Sweep:
             with self.mutex:
                 self.running.discard(child)
 
-    def stop(self, *_):
-        """Stops the sweep, as the handler of Ctrl-C and TERM. The first call makes every trial save and stop. The
-        second call kills them."""
-        again, self.stopping = self.stopping, True
+    def stop(self, signal_number=None, _frame=None):
+        """Stops the sweep, as the handler of Ctrl-C and TERM, or without a signal after a fault of a thread. The first
+        call makes every trial save and stop. A signal that arrives later kills them."""
+        again, self.stopping = self.stopping and signal_number is not None, True
         self.stop_asked.set()
         # the bytes are written directly, because a signal may arrive in the middle of a print, where print() would fail
         if not again and not self.fault:

@@ -350,9 +350,8 @@ static void say_goodbye(Island *s) {
     }
 }
 
-/* Leaves all servers. Sends the deltas (weight changes) of an unfinished lease, the samples that the server gave. Rank
- * 0 sends BYE after all PINGs are answered. The server answers in order, so it has then read the END message of every
- * rank. */
+/* Leaves all servers. Sends the deltas of an unfinished lease, the samples that the server gave. Rank 0 sends BYE after
+ * all PINGs are answered. The server answers in order, so it has then read the END message of every rank. */
 void island_leave(Island *s, IslandWork work) {
     for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* drops new weights that may still arrive, if this
                                                                    * job was stopped while it fetched them */

@@ -66,8 +66,8 @@ size_t  island_bytes(const Config *config, const Layout *layout); /* returns the
                                                                    * allocates */
 
 /* Collective. Connects to the server, and waits for samples to train on (a lease) and the weights x. Loads x into the
- * masters (fp32 weights) and working copies. If the server refuses this job, it ends with the exit code and the
- * sentence that the server sent. */
+ * masters and working copies. If the server refuses this job, it ends with the exit code and the sentence that the
+ * server sent. */
 IslandState island_join(Island *s);
 
 /* Tells the server that the island (this training job) is alive, and reads messages that have arrived. Each rank calls
@@ -80,8 +80,8 @@ int island_keep(Island *s);
  * broke: then the round did not count, and training continues with a new lease. */
 IslandState island_exchange(Island *s, IslandWork work, int *ended);
 
-/* Collective, at the end of the job, whatever the state of the island. Sends the deltas (weight changes) of the samples
- * that it has trained on since the last exchange, and leaves the server. */
+/* Collective, at the end of the job, whatever the state of the island. Sends the deltas of the samples that it has
+ * trained on since the last exchange, and leaves the server. */
 void island_leave(Island *s, IslandWork work);
 
 const Open           *island_round(const Island *s);     /* the current lease: the samples to train on in this round */

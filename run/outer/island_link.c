@@ -234,7 +234,7 @@ void link_send(Link *l, End end) { l->send = (LinkSend){.is_on = 1, .end = end};
  * element only once, because packing records the rounding errors. A frame lies within one range of RoundCopy.runs, and
  * within the part of the model of this server. */
 static void send_values(Link *l) {
-    LinkSend       *s = &l->send;
+    LinkSend          *s = &l->send;
     const FileExtents *runs = &l->copy->runs;
     while (s->run < runs->extents) {
         FileExtent run = runs->extent[s->run];

@@ -21,8 +21,8 @@ typedef struct {
     Optimizer *optimizer;  /* holds the masters (fp32 weights) that new weights are copied to; borrowed */
     Stream    *stream;     /* stream of copies between GPU and host; borrowed */
     FrameType  type;       /* type in which the values of deltas (weight changes) are sent */
-    FileExtents   runs;       /* owned: ranges of parameter elements whose deltas (weight changes) this rank sends to
-                               * the server */
+    FileExtents runs;      /* ranges of parameter elements whose deltas (weight changes) this rank sends to the server;
+                            * owned */
     float     *x;          /* [shards_state_elems] weights x that the round began with, in the order of the masters
                             * (fp32 weights); from device_alloc_host; owned */
     /* [runs.elems] deltas: the weights at the begin of the round (x) minus the masters (fp32 weights) at its end, in
@@ -40,23 +40,23 @@ void      round_copy_destroy(RoundCopy *c);
 size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type);
 
 /* Loads new weights from the server. Call round_copy_begin, then round_copy_take for all elements of the model in
- * chunks, then round_copy_publish. This function writes the masters (fp32 weights) and working copies of all ranks.
- * Until then the model is unchanged. begin and publish are collective. */
+ * chunks, then round_copy_publish. This function writes the masters and working copies of all ranks. Until then the
+ * model is unchanged. begin and publish are collective. */
 typedef enum { ROUND_X, ROUND_CHANGE } RoundValues; /* the new weights, or their change from the weights that
                                                      * RoundCopy.x holds */
 void round_copy_begin(RoundCopy *c);
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems);
 void round_copy_publish(RoundCopy *c);
 
-/* Collective. Fills c->delta with the weights at the begin of the round minus the masters (fp32 weights) at its end.
- * With outer.send=gradients it copies the gradients that shards_finish has completed. Returns the sum of the squares of
- * the values that this rank sends. */
+/* Collective. Fills c->delta with the weights at the begin of the round minus the masters at its end. With
+ * outer.send=gradients it copies the gradients that shards_finish has completed. Returns the sum of the squares of the
+ * values that this rank sends. */
 double round_copy_gather(RoundCopy *c, OuterSend send);
 /* Packs elements [at, at + elems) of the deltas (weight changes) as a payload of type c->type, with elems <=
  * FRAME_PAYLOAD_LIMIT / 4. Pack each element only once, because packing also records the rounding errors. */
 void   round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload);
-/* Clears the rounding errors that the next deltas (weight changes) would add. Called if the deltas from which the
- * errors came did not count. */
+/* Clears the rounding errors that the next deltas would add. Called if the deltas from which the errors came did not
+ * count. */
 void   round_copy_forget(RoundCopy *c);
 
 /* --- the connection to one server ----------------------------------------------------------------------------------
@@ -79,8 +79,7 @@ typedef struct {
     int     is_given_up;  /* 1 if the fetch was given up: chunks that still arrive are dropped */
 } LinkFetch;
 
-/* A delivery of deltas (weight changes) to one server: the part of the model that this server has, then an END
- * message. */
+/* A delivery of deltas to one server: the part of the model that this server has, then an END message. */
 typedef struct {
     int     is_on;        /* 1 while deltas (weight changes) or the END message are being sent */
     int64_t run, at;      /* next element to send: `run` is the index of its range in RoundCopy.runs, `at` its offset in
@@ -133,8 +132,7 @@ typedef enum { LINK_WELCOME, LINK_OPENED, LINK_CLOSED, LINK_CHUNK, LINK_SENT, LI
 int   links_have(const Link *l, int links, LinkEvent event); /* returns 1 if the event has happened on all links */
 /* Calls link_keep on all links until the event has happened on each or one breaks, for at most ms. */
 void  links_wait(Link *l, int links, LinkEvent event, double ms);
-/* Returns a broken link, preferably one whose server refused the island (training job). Returns NULL if none is
- * broken. */
+/* Returns a broken link, preferably one whose server refused the island. Returns NULL if none is broken. */
 Link *links_broken(Link *l, int links);
 
 void link_ping(Link *l);

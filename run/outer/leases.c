@@ -18,8 +18,7 @@ enum { LINE_BYTES = 512 };
 typedef enum { IS_GIVEN, IS_DONE, IS_RETURNED } Is;
 static const char *const IS_WORDS[] = {[IS_GIVEN] = "given", [IS_DONE] = "done", [IS_RETURNED] = "returned"};
 
-/* A line of the leases file. used: number of samples that an island (training job) trained on and whose result is in
- * the model. */
+/* A line of the leases file. used: number of samples that an island trained on and whose result is in the model. */
 typedef struct { Lease lease; int64_t used; Is is; } Line;
 
 /* --- ranges of samples -------------------------------------------------------------------------------------------- */
@@ -253,8 +252,8 @@ int members_here(const Members *ms) {
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-/* Returns the island (training job) with this id, or a new one. An old island whose deltas must still count stays in
- * the list until then, in addition to the new one. Returns NULL if there are too many islands. */
+/* Returns the island with this id, or a new one. An old island whose deltas must still count stays in the list until
+ * then, in addition to the new one. Returns NULL if there are too many islands. */
 static Member *find_member(Members *ms, const char *id) {
     for (int i = 0; i < ms->count; i++) {
         Member *m = ms->member[i];

@@ -50,8 +50,8 @@ typedef struct {
 Leases leases_open(const char *path, int64_t round, int64_t next_sample);
 void   leases_close(Leases *l);
 
-/* Gives an island (training job) a lease of `samples` samples that were never given, for this round. If samples are
- * free that were given before, gives the lowest free range instead, at most `samples` of it. */
+/* Gives an island a lease of `samples` samples that were never given, for this round. If samples are free that were
+ * given before, gives the lowest free range instead, at most `samples` of it. */
 Lease  leases_give(Leases *l, int64_t samples, const char *island, int64_t round);
 /* Records that the first `used` samples of a lease (range of samples) count in the weights of `round`. The other
  * samples of the lease are free again. With used 0 the lease is returned, as leases_return does. */
@@ -132,14 +132,14 @@ typedef struct {
 Members members_create(const Config *config, int64_t round);
 void    members_destroy(Members *ms);
 
-/* Handles the HELLO message of a rank. Returns its island (training job), or NULL with the rest of a sentence in fault.
- * If this rank has sent HELLO before, the island has lost its connections and joins again. Then *was is the number of
- * its old lease, which the caller must return; otherwise -1. If `joined` of the returned island is 1, this is its first
- * rank that joins. The caller then closes the old connections of the island. */
+/* Handles the HELLO message of a rank. Returns its island, or NULL with the rest of a sentence in fault. If this rank
+ * has sent HELLO before, the island has lost its connections and joins again. Then *was is the number of its old lease,
+ * which the caller must return; otherwise -1. If `joined` of the returned island is 1, this is its first rank that
+ * joins. The caller then closes the old connections of the island. */
 Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that an island (training job) has left or is lost. Returns the number of its lease if the caller must take
- * the samples back, otherwise -1. */
+/* Records that an island has left or is lost. Returns the number of its lease if the caller must take the samples back,
+ * otherwise -1. */
 int64_t members_lose(Member *m);
 
 int members_count(const Members *ms, MemberState state);
@@ -160,28 +160,26 @@ void members_give(Members *ms, Member *m, Lease lease);
  */
 int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that another server has received its whole part of a delta: the delta of the island (training job) that has
- * this lease. squares: sum of squares of that part. Returns 0 if no island has such a lease. */
+/* Records that another server has received its whole part of a delta: the delta of the island that has this lease.
+ * squares: sum of squares of that part. Returns 0 if no island has such a lease. */
 int members_part_in(Members *ms, int64_t lease, const Exact *squares);
-/* Returns the island (training job) that has this lease (range of samples): it trains on it, or has sent the deltas.
- * Returns NULL if there is none. */
+/* Returns the island that has this lease: it trains on it, or has sent the deltas. Returns NULL if there is none. */
 Member *members_of_lease(const Members *ms, int64_t lease);
 
-/* Judges the norm of the delta of an island (training job) that has ENDED. Returns 1, or 0 with the reason in fault. A
- * norm is refused if it is not finite, or too far from the other islands' norms of this round and the last. */
+/* Judges the norm of the delta of an island that has ENDED. Returns 1, or 0 with the reason in fault. A norm is refused
+ * if it is not finite, or too far from the other islands' norms of this round and the last. */
 int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that the delta (weight change) of an island (training job) is now part of the server's weights. The island
- * then waits for a lease again, or is GONE if it leaves. */
+/* Records that the delta (weight change) of an island is now part of the server's weights. The island then waits for a
+ * lease again, or is GONE if it leaves. */
 void members_counted(Members *ms, Member *m);
-/* outer.wait=none, called after members_counted. Returns 1 if as many deltas (weight changes) have been applied as make
- * a round. */
+/* outer.wait=none, called after members_counted. Returns 1 if as many deltas have been applied as make a round. */
 int  members_round_is_full(const Members *ms);
 void members_next_round(Members *ms);
 int64_t members_staleness(const Members *ms, const Member *m); /* outer.wait=none: returns how many rounds ago the
                                                                 * training job got its lease (samples) */
 
-/* Returns an island (training job) that has been silent for longer than patience_ms and is not GONE, or NULL. */
+/* Returns an island that has been silent for longer than patience_ms and is not GONE, or NULL. */
 Member *members_silent(const Members *ms, double now_ms, double patience_ms);
 
 #endif

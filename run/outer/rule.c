@@ -189,7 +189,7 @@ FrameType round_change_type(const Config *c) {
 }
 
 /* Returns 1 if the server keeps the rounded change of the weights in the last round. With outer.wait=none it does not,
- * because islands (training jobs) begin with different weights. */
+ * because islands begin with different weights. */
 static int is_kept(const Config *c) { return round_change_type(c) != FRAME_F32 && c->outer.wait == WAIT_ALL; }
 
 /* Returns the bytes of a RoundChange, or 0 if the server keeps no changes. frame_value_bytes of a number of elements is

@@ -29,13 +29,12 @@ typedef struct { double learning_rate, momentum; } OuterRule;
  * [elems]. weight: [islands]. mean [elems] may be one of the deltas. */
 void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems);
 
-/* outer.wait=all: applies d, the mean delta (weight change), with Nesterov momentum. Changes the momentum v and the
- * weights x. */
+/* outer.wait=all: applies d, the mean delta, with Nesterov momentum. Changes the momentum v and the weights x. */
 void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elems);
 
-/* outer.wait=none: applies d, the delta of one island (training job), when it arrives. share: 1 / ((1 + staleness) N),
- * where N is the number of islands. staleness: number of rounds since the island fetched the weights that it trained
- * from. waiting: sum of share * d since momentum was last applied, zero at first. */
+/* outer.wait=none: applies d, the delta of one island, when it arrives. share: 1 / ((1 + staleness) N), where N is the
+ * number of islands. staleness: number of rounds since the island fetched the weights that it trained from. waiting:
+ * sum of share * d since momentum was last applied, zero at first. */
 void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems);
 /* outer.wait=none: applies momentum after the last delta of a round. waiting: weighted sum of the deltas applied in the
  * round; set to zero. Changes the momentum v and the weights x. */
@@ -131,8 +130,7 @@ RoundChange round_change_create(const Config *c, const ServerWeights *w);
 void        round_change_destroy(RoundChange *c);
 
 /* Call round_change_begin before the step that makes new weights x, and round_change_end after it. round_change_end
- * sets x to the old x plus the rounded change, which islands (training jobs) then fetch as the change of round
- * `round`. */
+ * sets x to the old x plus the rounded change, which islands then fetch as the change of round `round`. */
 void round_change_begin(RoundChange *c, const ServerWeights *w);
 void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round);
 
@@ -140,8 +138,8 @@ void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round);
  * if the server has no such elements, or if they are not whole blocks of INT8_BLOCK. */
 const void *round_change_frame(const RoundChange *c, int64_t offset, int64_t elems);
 
-/* Adds a change to the weights x. Server and islands (training jobs) both call it. It computes in fp32, so that all get
- * the same bits. */
+/* Adds a change to the weights x. Server and islands both call it. It computes in fp32, so that all get the same
+ * bits. */
 void round_change_add(float *x, const float *change, int64_t elems);
 
 /* --- the weights that one island holds: outer.compress with wait=none ----------------------------------------------
@@ -161,24 +159,22 @@ typedef struct {
     float    *x;
 } HeldWeights;
 
-/* Returns the type in which changes of the weights are sent, or FRAME_F32 if islands (training jobs) fetch all weights
- * instead. */
+/* Returns the type in which changes of the weights are sent, or FRAME_F32 if islands fetch all weights instead. */
 FrameType held_type(const Config *c);
-/* Returns the bytes in which a server records the weights that one island (training job) holds; 0 if it records
- * none. */
+/* Returns the bytes in which a server records the weights that one island holds; 0 if it records none. */
 size_t    held_bytes(const Config *c, size_t elems);
 
-/* Allocates an empty record of the weights [first, first + elems) that one island (training job) holds. Returns 0 if
- * memory is not enough. */
+/* Allocates an empty record of the weights [first, first + elems) that one island holds. Returns 0 if memory is not
+ * enough. */
 int  held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems);
 void held_forget(HeldWeights *h);
 
-/* Records that the server has sent the island (training job) elements of the weights x, from `offset` on. It has sent
- * them as they are, in fp32 and not as a compressed change. */
+/* Records that the server has sent the island elements of the weights x, from `offset` on. It has sent them as they
+ * are, in fp32 and not as a compressed change. */
 void held_fetch(HeldWeights *h, int64_t offset, const float *x, int64_t elems);
 int  held_is_whole(const HeldWeights *h);
-/* Replaces weights x [elems] by their change since they were sent to the island (training job). Writes the change to
- * payload [frame_value_bytes], and records it as sent. */
+/* Replaces weights x [elems] by their change since they were sent to the island. Writes the change to payload
+ * [frame_value_bytes], and records it as sent. */
 void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *payload);
 
 #endif

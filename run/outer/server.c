@@ -89,7 +89,7 @@ static Peer *first_rank(const Server *s, const Member *m) {
     return NULL;
 }
 
-/* Writes the name of an island (training job), "island 2 (id, address)", to out and returns out. */
+/* Writes the name of an island, "island 2 (id, address)", to out and returns out. */
 static const char *name_of(const Server *s, const Member *m, char out[160]) {
     const Peer *p = first_rank(s, m);
     snprintf(out, 160, "island %d (%s%s%s)", m->number, m->id, p ? ", " : "", p ? channel_peer(p->channel) : "");
@@ -102,16 +102,14 @@ static void tell_followers(Server *s, MessageKind kind, const void *m) {
         if (s->follower[k]) message_send(s->follower[k]->channel, kind, 0, m);
 }
 
-/* Makes the samples of a lease (range of samples that an island (training job) had) free again. lease -1: does
- * nothing. */
+/* Makes the samples of a lease (range of samples that an island had) free again. lease -1: does nothing. */
 static void take_back(Server *s, int64_t lease) {
     if (lease < 0 || !leads(s)) return;
     leases_return(&s->leases, lease);
     tell_followers(s, MESSAGE_DROP, &(Drop){lease});
 }
 
-/* Refuses an island (training job). All its connections end with the sentence `why`, and what it has sent does not
- * count. */
+/* Refuses an island. All its connections end with the sentence `why`, and what it has sent does not count. */
 static void refuse_member(Server *s, Member *m, int code, const char *why) {
     char name[160];
     warn("%s is refused: %s", name_of(s, m, name), why);
@@ -121,7 +119,7 @@ static void refuse_member(Server *s, Member *m, int code, const char *why) {
         if (s->peers.peer[i]->member == m) peer_refuse(s->peers.peer[i], code, why);
 }
 
-/* Refuses a peer and all other ranks of its island (training job). The sentence is `who` and `why`; who may be "". */
+/* Refuses a peer and all other ranks of its island. The sentence is `who` and `why`; who may be "". */
 static void refuse(Server *s, Peer *p, int code, const char *who, const char *why) {
     char text[MESSAGE_FAULT_BYTES];
     snprintf(text, sizeof text, "%s%.*s", who, MESSAGE_FAULT_BYTES - 32, why);
@@ -133,7 +131,7 @@ static void refuse(Server *s, Peer *p, int code, const char *who, const char *wh
     }
 }
 
-/* Closes the connections of an island (training job) that is gone, except the connection `but`. */
+/* Closes the connections of an island that is gone, except the connection `but`. */
 static void drop_connections(Server *s, const Member *m, const Peer *but) {
     for (int i = s->peers.count; i-- > 0;) {
         const Peer *p = s->peers.peer[i];
@@ -141,7 +139,7 @@ static void drop_connections(Server *s, const Member *m, const Peer *but) {
     }
 }
 
-/* Records that an island (training job) has left or is lost. why: the reason, for the log. */
+/* Records that an island has left or is lost. why: the reason, for the log. */
 static void lose_member(Server *s, Member *m, const char *why) {
     char        name[160];
     MemberState was = m->state;
@@ -153,8 +151,8 @@ static void lose_member(Server *s, Member *m, const char *why) {
                       was == MEMBER_TRAINS ? ": its samples go back" : was == MEMBER_ENDED ? ": its delta counts" : "");
 }
 
-/* Refuses an island (training job) if the norm of its delta is not finite. Called as soon as the sum of squares of the
- * delta is known. */
+/* Refuses an island if the norm of its delta is not finite. Called as soon as the sum of squares of the delta is
+ * known. */
 static void judge_early(Server *s, Member *m) {
     char fault[MESSAGE_FAULT_BYTES];
     m->norm = sqrt(exact_value(&m->squares));
@@ -237,9 +235,8 @@ static int take_state(Server *s, const FrameHeader *h, const void *payload, cons
 
 typedef struct { char *text; size_t capacity; int count; } Differences;
 
-/* Returns 1 if an island (training job) must have the same value of this config key as the server. These are the keys
- * that a resume must not change, and the keys in `also`. They decide the model, the order of samples, a step or a
- * round. */
+/* Returns 1 if an island must have the same value of this config key as the server. These are the keys that a resume
+ * must not change, and the keys in `also`. They decide the model, the order of samples, a step or a round. */
 static int must_agree(const char *key) {
     static const char *const also[] = {"run.steps", "outer.every", "outer.wait"};
     const Option *o = option_find(key);
@@ -276,8 +273,8 @@ static int config_differs(const Server *s, const cJSON *there, char *why, size_t
     return d.count > 0;
 }
 
-/* Compares the training files of an island (training job) with those of the server. Returns 0 if they are the same, or
- * exit code 65 with the difference in why [bytes]. */
+/* Compares the training files of an island with those of the server. Returns 0 if they are the same, or exit code 65
+ * with the difference in why [bytes]. */
 static int refuse_data(const Hello *hello, const Dataset *train, char *why, size_t bytes) {
     HelloData *here = hello_data(train);
     int        files = hello->data_files < train->shards ? hello->data_files : train->shards;
@@ -300,9 +297,9 @@ static int refuse_data(const Hello *hello, const Dataset *train, char *why, size
     return *why ? EXIT_DATA : 0;
 }
 
-/* Compares the HELLO message of an island (training job) with this server. Returns 0 if the island may join. Otherwise
- * returns an exit code for it, with a sentence in why [bytes] that has the values of both. Only the first server (the
- * leader) compares data. */
+/* Compares the HELLO message of an island with this server. Returns 0 if the island may join. Otherwise returns an exit
+ * code for it, with a sentence in why [bytes] that has the values of both. Only the first server (the leader) compares
+ * data. */
 static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t bytes) {
     if (config_differs(s, hello->config, why, bytes)) return EXIT_CONFIG;
     int code = s->parts.train ? refuse_data(hello, s->parts.train, why, bytes) : 0;
@@ -365,8 +362,8 @@ static int take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void
     }
 }
 
-/* Adds the delta (weight change) of an island (training job) to those that the next step applies. weight: weight of the
- * delta in their mean. */
+/* Adds the delta (weight change) of an island to those that the next step applies. weight: weight of the delta in their
+ * mean. */
 static void count_delta(Server *s, Member *m, double weight) {
     size_t most = (size_t)s->members.count;
     s->counted = xrealloc(s->counted, sizeof *s->counted * most, "a list of islands");
@@ -377,7 +374,7 @@ static void count_delta(Server *s, Member *m, double weight) {
 
 /* Applies a step to the part of the model that this server holds. STEP_MEAN leaves the mean of the counted deltas in
  * the memory of the first of them. With outer.wait=all any other rule ends a round. The server then computes the change
- * of the weights that it sends to islands (training jobs). All counted islands have leases of the same round. */
+ * of the weights that it sends to islands. All counted islands have leases of the same round. */
 static void step_part(Server *s, const Step *step, Exact *squares) {
     const Member *one = s->counts ? s->counted[0] : NULL;
     float        *d = one ? one->delta : NULL;
@@ -550,9 +547,8 @@ static int take_hello(Server *s, Peer *p, const void *payload, size_t bytes, cha
     return code;
 }
 
-/* Gives an island (training job) a lease (samples) on a follower, a server that does not know the leases. The first
- * frame that an island sends in a round shows that it has a lease. The END message of the island has the number of the
- * lease. */
+/* Gives an island a lease (samples) on a follower, a server that does not know the leases. The first frame that an
+ * island sends in a round shows that it has a lease. The END message of the island has the number of the lease. */
 static void take_unknown_lease(Server *s, Member *m, int64_t round) {
     if (leads(s) || m->state != MEMBER_WAITS) return;
     members_give(&s->members, m, (Lease){.number = -1, .range.samples = MESSAGE_COUNT_LIMIT, .round = round});
@@ -609,16 +605,16 @@ static void take_bye(Server *s, Peer *p) {
     else lose_member(s, m, "leaves");
 }
 
-/* outer.wait=none with outer.compress: allocates the server's record of the weights that an island (training job) will
- * fetch. Returns 0 if memory is not enough. */
+/* outer.wait=none with outer.compress: allocates the server's record of the weights that an island will fetch. Returns
+ * 0 if memory is not enough. */
 static int may_hold(Server *s, Member *m) {
     FrameType type = held_type(s->parts.config);
     return type == FRAME_F32 || !m->takes_changes || m->held.x ||
            held_begin(&m->held, type, s->weights.first, s->weights.elems);
 }
 
-/* Queues the request of an island (training job) for weights. With outer.wait=all the first server (the leader) answers
- * with the weights of the open round, whichever round the request names. */
+/* Queues the request of an island for weights. With outer.wait=all the first server (the leader) answers with the
+ * weights of the open round, whichever round the request names. */
 static int take_get(Server *s, Peer *p, const FrameHeader *h, char *why) {
     int64_t round = leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
     int     is_here = h->offset >= s->weights.first && h->offset + h->elems <= s->weights.first + s->weights.elems;
@@ -647,8 +643,8 @@ static int take_get(Server *s, Peer *p, const FrameHeader *h, char *why) {
 /* --- frames of any peer ------------------------------------------------------------------------------------------- */
 
 /* Answers requests for weights x while the channel has space for a frame. A GET is answered with x itself. A GET_CHANGE
- * is answered with the change of x in the last round. If the server records what the island (training job) holds, it is
- * answered with the change since x was last sent to it. A frame of values has the round of its request. */
+ * is answered with the change of x in the last round. If the server records what the island holds, it is answered with
+ * the change since x was last sent to it. A frame of values has the round of its request. */
 static void send_values(Server *s, Peer *p) {
     HeldWeights *held = p->member && p->member->held.x ? &p->member->held : NULL;
     float       *block = NULL; /* [2 * MESSAGE_ELEMS] weights x of a frame, then the payload that holds their change */
@@ -712,8 +708,7 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
     return !p->is_ending;
 }
 
-/* Removes a peer whose channel is broken. Its island (training job) is lost, unless this rank has sent all its deltas
- * (weight changes). */
+/* Removes a peer whose channel is broken. Its island is lost, unless this rank has sent all its deltas. */
 static void lose_peer(Server *s, int i) {
     Peer   *p = s->peers.peer[i];
     Member *m = p->member;
@@ -750,8 +745,8 @@ static int serve_peer(Server *s, int i) {
 
 static int takes_gradients(const Server *s) { return s->parts.config->outer.send == SEND_GRADIENTS; }
 
-/* Applies AdamW with the mean gradient that islands (training jobs) sent. norm: norm of that gradient. The bias
- * correction counts the updates since the moments were zero. */
+/* Applies AdamW with the mean gradient that islands sent. norm: norm of that gradient. The bias correction counts the
+ * updates since the moments were zero. */
 static void step_adamw(Server *s, double norm) {
     const Config *c = s->parts.config;
     Exact         unused = {{0}};
@@ -765,8 +760,8 @@ static void step_adamw(Server *s, double norm) {
     s->norm = norm;
 }
 
-/* Applies a rule to the deltas (weight changes) that were counted. scale: factor of the delta for STEP_ARRIVAL. Returns
- * the square root of the sum of squares that the rule computes. */
+/* Applies a rule to the deltas that were counted. scale: factor of the delta for STEP_ARRIVAL. Returns the square root
+ * of the sum of squares that the rule computes. */
 static double step_outer(Server *s, StepRule rule, double scale) {
     const Config *c = s->parts.config;
     Exact         squares = {{0}};
@@ -787,8 +782,8 @@ static void end_round(Server *s, int islands, double norm) {
     s->round_tokens = s->staleness = 0, s->round_loss = 0.0, s->round_began_ms = now;
 }
 
-/* Records that the delta of an island (training job) was applied to the weights: marks its samples as used, and adds
- * its tokens and loss to the numbers of the round. */
+/* Records that the delta of an island was applied to the weights: marks its samples as used, and adds its tokens and
+ * loss to the numbers of the round. */
 static void has_counted(Server *s, Member *m) {
     leases_done(&s->leases, m->lease.number, m->end.samples, s->members.round);
     s->round_tokens += m->end.tokens;
@@ -839,8 +834,8 @@ int server_end_round(Server *s, ServerRound *over) {
     return 1;
 }
 
-/* Closes a round of outer.wait=all, in which every island (training job) has sent its delta or left. Refuses deltas
- * whose norm is not finite or too far from the others. Computes the new weights from the rest. */
+/* Closes a round of outer.wait=all, in which every island has sent its delta or left. Refuses deltas whose norm is not
+ * finite or too far from the others. Computes the new weights from the rest. */
 static void close_round(Server *s) {
     Members *ms = &s->members;
     char     fault[MESSAGE_FAULT_BYTES];
@@ -864,8 +859,7 @@ static void close_round(Server *s) {
 
 /* --- opening a round ---------------------------------------------------------------------------------------------- */
 
-/* Gives a lease (samples to train on) to every island (training job) that waits. The leases are on disk before an
- * island receives one. */
+/* Gives a lease to every island that waits. The leases are on disk before an island receives one. */
 static void open_round(Server *s) {
     Members *ms = &s->members;
     int64_t  unit = ms->step_samples;
@@ -901,7 +895,7 @@ static void look_for_silence(Server *s) {
     }
 }
 
-/* Frees the memory and connections of islands (training jobs) that are gone. */
+/* Frees the memory and connections of islands that are gone. */
 static void sweep(Server *s) {
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
@@ -914,8 +908,7 @@ static void sweep(Server *s) {
 }
 
 /* Ends and begins rounds. Only the first server, which leads the others, calls it. At the end of the run it informs the
- * islands (training jobs) that wait for a round. It also informs those whose deltas (weight changes) arrive too late
- * for one. */
+ * islands that wait for a round. It also informs those whose deltas arrive too late for one. */
 static void lead(Server *s) {
     Members *ms = &s->members;
     count_arrivals(s);

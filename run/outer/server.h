@@ -58,8 +58,8 @@ void    server_address(const Server *s, char *out);
 /* Serves all connections once, after a wait of at most ms. Returns 1 if a round has ended, and then writes its numbers
  * to *over. */
 int     server_turn(Server *s, double ms, ServerRound *over);
-/* outer.wait=none, before a checkpoint in the middle of a round. Ends the round with the deltas (weight changes) that
- * have arrived, and writes its numbers to *over. Returns 0 if no delta has arrived. */
+/* outer.wait=none, before a checkpoint in the middle of a round. Ends the round with the deltas that have arrived, and
+ * writes its numbers to *over. Returns 0 if no delta has arrived. */
 int     server_end_round(Server *s, ServerRound *over);
 
 /* --- several servers ---------------------------------------------------------------------------------------------- */
@@ -71,9 +71,9 @@ void    server_collect(Server *s);
 void    server_dismiss(Server *s, int code);
 /* Tells this server, the first one, that the run is over and saved. It then continues if another server disconnects. */
 void    server_linger(Server *s);
-/* Runs a server other than the first. Waits for the first server, then serves it and islands (training jobs) until it
- * ends the run. Returns the exit code. Calls ready once, when the part of the weights has arrived and islands may
- * connect. Ends the program with 77 if the first server is lost. */
+/* Runs a server other than the first. Waits for the first server, then serves it and islands until it ends the run.
+ * Returns the exit code. Calls ready once, when the part of the weights has arrived and islands may connect. Ends the
+ * program with 77 if the first server is lost. */
 int     server_follow(Server *s, void (*ready)(const Server *s));
 int64_t server_part_elems(const Server *s);
 

@@ -42,7 +42,7 @@ void  peers_destroy(Peers *p);
 Peer *peers_add(Peers *p, Channel *c);
 /* Accepts pending connections. At most PEERS_UNPROVEN peers may have not yet proven that they have the key. If there
  * are more, the oldest peer that has sent nothing is dropped first. If new peers were refused instead, anybody who
- * opened 64 connections would keep islands (training jobs) out. */
+ * opened 64 connections would keep islands out. */
 void  peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems);
 void  peers_wait(Peers *p, int listening, double ms);
 void  peers_remove(Peers *p, int i); /* closes connection number i and removes it from the list */

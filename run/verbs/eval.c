@@ -39,7 +39,7 @@ static const VerbKey EVAL_KEYS[] = {
     {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md",
      .text = &asked.task_list},
     {"tokens", "1000000", NULL, "tokens of the shards; 0: all", .count = &asked.tokens, .most = INT64_C(1) << 53,
-     .unset = "the run's eval.tokens"},
+     .unset = "the run's eval.tokens; all for weights of no run"},
     {"batch", "16", "8", "sequences that are computed at once", .count = &asked.batch, .least = 1, .most = 65536},
     {"json", "true", "false", "the figures as JSON", .flag = &asked.is_json},
     {"out", "scores.json", NULL, "a new file for the figures, written whole or not at all", .text = &asked.out,

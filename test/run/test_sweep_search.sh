@@ -160,6 +160,25 @@ expect "then it is 64" exits 64 "long holds a sweep with another words" "${SWEEP
 mkdir -p "$WORK/full/trial_0000" "$WORK/full/trial_0001/trial.json.new" # a folder where a file should go
 expect "files that cannot be written end it" exits 74 "trial_0001/trial.json.new.*the same command goes on" "${SWEEP[@]}" -n 2 --out "$WORK/full"
 
+# A fault of two threads is no second Ctrl-C: the trials may save. A signal after it kills them.
+cat > "$WORK/faults.py" << 'EOF'
+import signal, sys, threading
+sys.path.insert(0, "scripts")
+import sweep
+asked = []
+class Child:
+    pid = 0
+    def send_signal(self, number): asked.append(number)
+sweep.os.killpg = lambda group, number: asked.append(number)
+s = object.__new__(sweep.Sweep)
+s.stopping, s.fault, s.stop_asked, s.running = False, OSError(), threading.Event(), {Child()}
+s.stop(), s.stop()
+assert asked == [signal.SIGUSR1] * 2, asked
+s.stop(signal.SIGTERM, None)
+assert asked[2:] == [signal.SIGKILL], asked
+EOF
+expect "two faults let the trials save, and a signal after them kills" python3 "$WORK/faults.py"
+
 # --- population-based training
 expect "pbt, 4 members, 3 rounds" sweeps -n 4 --method pbt --rounds 3 --jobs 2 --out "$WORK/pbt"
 copy=$(sed -n 's/^trial \([0-9]*\): takes the weights of trial \([0-9]*\) at step 3, with optimizer.learning_rate=\(.*\)/\1 \2 \3/p' "$WORK/out")
