@@ -95,8 +95,8 @@ static void on_terminate(void) {
  * already run out of memory. */
 __attribute__((no_sanitize("address", "thread"))) static void take_exceptions(void) {
     void (*(*set_terminate)(void (*)(void)))(void);
-    *(void **)&set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE"); /* NULL if no library that is loaded is
-                                                                                 * written in C++ */
+    *(void **)&set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE"); /* std::set_terminate; NULL if no loaded
+                                                                                 * library is written in C++ */
     if (set_terminate) terminate_before = set_terminate(on_terminate);
 }
 __attribute__((section(".preinit_array"), used)) static void (*take_first)(void) = take_exceptions;

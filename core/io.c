@@ -319,7 +319,8 @@ static int64_t read_whole(const char *path, IoOpen how, size_t limit, int is_cut
     int64_t     n = 0;
     do { /* reads until the end of the file: a pipe has no size, and a file may grow */
         if (have == room) room *= 2;
-        if (room - 1 > limit) room = limit + 1; /* one byte more than allowed shows that the file is too long */
+        if (room - 1 > limit) room = limit + 1; /* reads at most one byte more than `limit`; that byte shows that the
+                                                 * file is too long */
         char *grown = realloc(text, room + 1);
         if (!grown) n = -ENOMEM;
         else text = grown, n = read_up_to(fd, text + have, room - have, -1);
