@@ -33,7 +33,8 @@ template <int D> struct ForwardTile {
 /* Running maximum and sum of a thread's rows. The sum covers only the columns that the thread itself holds. */
 template <int ATOMS> struct Softmax { float top[ATOMS][2], sum[ATOMS][2]; };
 
-/* Returns the highest score of a row in s, over the four threads that share the row. */
+/* Returns the highest score of a row in s, over the four threads that share the row. side: 0 or 1, the upper or the
+ * lower of this thread's two rows. */
 template <int N> DEVICE float highest_score(const float (&s)[N][4], int side) {
     float high = fmaxf(s[0][2 * side], s[0][2 * side + 1]);
     #pragma unroll
@@ -74,7 +75,7 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         }
 }
 
-/* Replaces the scores s by p = exp(s - top) and adds p to the sums. */
+/* Replaces the scores s by p = exp(s - top), where top is the running maximum of the row, and adds p to the sums. */
 template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], Softmax<ATOMS> &m, float scale_log2) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -92,7 +93,7 @@ template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], So
         }
 }
 
-/* Loads a stage: keys and values from position `key` on. */
+/* Loads a tile of keys and one of values, from position `key` on, into one stage of shared memory. */
 template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key, const Heads &h) {
     typedef ForwardTile<D> Tile;
     KeyRows from = key_rows(h, key);
@@ -185,8 +186,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
         __syncthreads(); /* this tile is loaded, and all threads have read the other stage, which may be overwritten */
         if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
-        if (key < position + Tile::ROWS && query < h.T && /* otherwise none of the warp's scores is on or below the
-                                                           * diagonal */
+        if (key < position + Tile::ROWS && query < h.T && /* otherwise all of the warp's queries precede these keys and
+                                                           * see none of them */
             (!DOCUMENTS || key + Tile::KEYS > warp_begin))
             forward_tile<T, D, Tile::ATOMS, DOCUMENTS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key,
                                                        starts, query, h);
@@ -354,7 +355,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     const T *keys = qkv + job.C + blockIdx.x / job.group * (int64_t)D, *values = keys + (job.columns - job.C) / 2;
     float    top = -INFINITY, total = 0.0f, sum[HELD] = {};
     if (thread < D) q[thread] = to_f32(row[thread]) * job.scale;
-    __syncthreads(); /* after this q is complete in shared memory */
+    __syncthreads(); /* after this the query q is complete in shared memory */
     for (int64_t first = 0; first < seen; first += LAST_THREADS) {
         int   left = (int)(seen - first), count = left < LAST_THREADS ? left : (int)LAST_THREADS;
         float score = thread < count ? last_score<T, W>(q, keys + (first + thread) * step, D) : -INFINITY;
@@ -362,7 +363,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
         top = high;
         p[thread] = expf(score - high); /* block_max has a barrier, so the values of the earlier keys have been added */
         total = total * shrink + p[thread];
-        __syncthreads(); /* after this p is complete in shared memory */
+        __syncthreads(); /* after this the exponentials p are complete in shared memory */
         for (int i = 0; i < HELD; i++) sum[i] *= shrink;
         for (int k = warp; k < count; k += LAST_WARPS)
             for (int i = 0; i < HELD; i++) {

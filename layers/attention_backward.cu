@@ -38,7 +38,7 @@ template <int D> struct BackwardTile {
     static constexpr int STRIDE = Row<bf16, D>::STRIDE, OWN_ELEMS = OWN * STRIDE, STEP_ELEMS = STEP * STRIDE;
     static constexpr int STAGES_AT = 2 * OWN_ELEMS, STAGE_ELEMS = 2 * STEP_ELEMS,
                          STATISTICS_AT = STAGES_AT + 2 * STAGE_ELEMS;
-    /* the last term is for lse and delta in two stages */
+    /* the last term is for lse and delta of the queries in two stages */
     static constexpr int SHARED_BYTES = STATISTICS_AT * 2 + 2 * 2 * STEP * (int)sizeof(float);
 };
 
@@ -55,7 +55,7 @@ DEVICE void load_pair(T *tiles, Pair<T> from, int row, const Heads &h) {
     cp_async_commit();
 }
 
-/* Loads keys and values from position `key` on. */
+/* Loads a tile of keys and one of values, from position `key` on, into shared memory. */
 template <typename T, int ROWS, int D> DEVICE void load_keys(T *tiles, const T *keys, int key, const Heads &h) {
     KeyRows from = key_rows(h, key);
     load_pair<T, ROWS, D, BackwardTile<D>::THREADS>(
@@ -70,7 +70,8 @@ template <int STEP> DEVICE void load_minus(float *to, const Minus &minus, int64_
     else if (threadIdx.x < 2 * PACKS) cp_async_16(to + STEP + i, minus.delta + at + i, PACK_BYTES);
 }
 
-/* s += own rows times a step's rows, transposed. The left factor is reloaded for each 16 columns. */
+/* Adds to s the product of the warp's own rows with the rows of a step, transposed. The left factor is reloaded for
+ * each 16 columns. */
 template <typename T, int D, int ATOMS, int N>
 DEVICE void scores_of(float (&s)[ATOMS][N / 8][4], const T *own, const T *step) {
     #pragma unroll
@@ -96,7 +97,7 @@ DEVICE void add_scores(float (&out)[ATOMS][D / 8][4], const uint32_t (&p)[N16][A
     for (int j = 0; j < N16; j++) add_straight<T, ATOMS, D>(out, p[j], x + j * 16 * BackwardTile<D>::STRIDE);
 }
 
-/* Sets s to -lse or -delta, with which products begin: one value for each column. */
+/* Sets each column of s to the value of `minus` for its query, -lse or -delta. The products are then added to s. */
 template <int ATOMS, int N> DEVICE void begin_columns(float (&s)[ATOMS][N][4], const float *minus) {
     #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -142,7 +143,7 @@ template <bool PLAIN> DEVICE void walk_on(Walk &w, int step, int begin, int end)
 template <bool PLAIN> DEVICE bool has_more(const Walk &w, int end, int group) {
     return PLAIN ? w.query < end : w.head < group;
 }
-/* Returns the pair of tiles of another head of the group. */
+/* Returns the matrices from which head number `head` of the group is loaded, given those of the group's first head. */
 template <typename T> DEVICE Pair<T> pair_of(Pair<T> first, int head, const Heads &h) {
     return {first.first + head * h.D, first.second + head * h.D, first.first_stride, first.second_stride};
 }
@@ -291,8 +292,8 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
-/* Replaces one score s by p, and ds, which holds dp, by ds. The query's statistics are at element `at` of minus; it
- * sees keys `first` to `position`. */
+/* Replaces one score s by its probability p, and ds, which holds the gradient of p, by the gradient of the score. The
+ * query's lse and delta are at element `at` of minus; it sees keys `first` to `position`. */
 DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int first, int position, int key,
                    float scale_log2) {
     s = key >= first && key <= position ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;

@@ -40,7 +40,8 @@ template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_load(ForwardShared<T, D> *shared, Queues<SLOTS> &queues, const TensorMap *qkv,
                          const TensorMap *keys, const Heads &h, int items) {
     constexpr int KEYS = ForwardShared<T, D>::KEYS;
-    unsigned      done = 0, n = 0; /* done: number of items so far; n: number of tiles of keys or values so far */
+    unsigned      done = 0, n = 0; /* done: number of items loaded so far; n: number of tiles of keys or values loaded
+                                    * so far */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const ForwardItem item = forward_item<KEYS, DOCUMENTS>(h, i);
         const int         first = sequence_row(h, item.head), column = key_column(h, item.head);
@@ -63,8 +64,9 @@ DEVICE void forward_load(ForwardShared<T, D> *shared, Queues<SLOTS> &queues, con
 typedef struct { float top[2], sum[2]; } Running; /* running maximum and sum of a thread's two rows; the sum is over the
                                                    * thread's own columns */
 
-/* Replaces s by p = exp(s - top) and adds it to the sums. Returns whether the maximum rose in a row of this warp. If
- * so, the caller must multiply the sums taken so far by `shrink`. */
+/* Replaces the scores s by p = exp(s - top), where top is the running maximum of the row, and adds p to the sums.
+ * Returns whether the maximum rose in a row of this warp. If so, the caller must multiply the sums taken so far by
+ * `shrink`. */
 template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[2], float scale_log2) {
     bool raised = false;
     #pragma unroll
@@ -175,7 +177,7 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Queue
     /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
-    if (group == GROUPS - 1) turn_end(group); /* gives the token to the first warpgroup, which begins */
+    if (group == GROUPS - 1) turn_end(group); /* lets the first warpgroup queue its products first */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const ForwardItem item = forward_item<ForwardShared<T, D>::KEYS, DOCUMENTS>(h, i);
         T                *q = shared->q[done % 2];
@@ -183,12 +185,14 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Queue
         Running           m;
         queue_take(queues.own, done);
         forward_rows<T, D, DOCUMENTS>(out, m, q, shared, queues, n, item, group, h);
-        named_barrier_sync(GROUP_BARRIER + group, WARPGROUP); /* the warpgroup's queries have been read */
+        named_barrier_sync(GROUP_BARRIER + group, WARPGROUP); /* after this all warps of the warpgroup have read the
+                                                               * queries */
         forward_store<T, D>(y, lse, q, out, m, item.head, item.query + row, row, h);
-        fence_proxy_async(); /* needed before TMA fills the tile of queries again */
+        fence_proxy_async(); /* orders this thread's accesses to the tile of queries before TMA fills it again */
         queue_free(queues.own, done);
     }
-    if (group == 0) turn_begin(group); /* takes the last token, for which no warpgroup waits any more */
+    if (group == 0) turn_begin(group); /* completes the barrier at which the last warpgroup arrived after its last
+                                        * products */
 }
 
 #endif

@@ -61,14 +61,14 @@ template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 
         mbarrier_init(&q.empty[i], takers);
     }
 }
-/* Initializes the queues. The block calls it once, together. */
+/* Initializes the block's queues of tiles. All threads of the block call it together, once. */
 template <int SLOTS> DEVICE void queues_init(Queues<SLOTS> &queues) {
     if (threadIdx.x == LOADER) {
         queue_init(queues.own);
         queue_init(queues.steps);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
+    __syncthreads(); /* after this all threads may use the mbarriers; it is the last barrier of the whole block */
 }
 template <int SLOTS> DEVICE void queue_await_room(Queue<SLOTS> &q, unsigned n) {
     mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1);
@@ -233,7 +233,8 @@ static inline TensorMap map_of_minus(const float *minus, int64_t values) {
 
 #ifdef PTX_HOPPER
 
-/* Returns the values of column held_column(i) and the next one. They are stored with TMA's swizzle. */
+/* Returns two values of `minus` (-lse or -delta of queries): those of column held_column(i) and of the next one. TMA
+ * has stored them swizzled. */
 DEVICE float2 column_pair(const float *minus, int i) {
     return *reinterpret_cast<const float2 *>(minus + (held_column(i) ^ i * 2 / MINUS_ROW * 4));
 }

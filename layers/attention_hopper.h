@@ -23,7 +23,8 @@ bool attention_expects_hopper(DType act, int64_t D);
 void attention_hopper_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h);
 
 /* Computes the key and value columns of dkeys and the query columns of dqkv, after attention_prepare_kernel, which
- * computes `minus`. Two kernels, with blocks of keys and blocks of queries; seven products a tile. */
+ * computes `minus`, the negated lse and delta of each query. Two kernels, with blocks of keys and blocks of queries;
+ * seven products a tile. */
 void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys,
                                Heads h);
 

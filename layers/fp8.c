@@ -68,7 +68,8 @@ typedef enum { NOTED, NOT_NOTED } Noting;
  * maximum and counts that are updated if noting is NOTED. */
 static void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting) {
     const float *scale = (const float *)f.scale.data + FP8_SCALES * which;
-    int32_t      now = f.uses_own || noting == NOTED ? largest_bits(x) : 0; /* read first, because y may be x */
+    int32_t      now = f.uses_own || noting == NOTED ? largest_bits(x) : 0; /* bits of the largest |x|, found before y
+                                                                             * is written, because y may be x */
     float        own = f.uses_own ? fp8_power(fp8_exponent((uint32_t)now, type_of(which))) : scale[FP8_SCALE];
     Lost lost = round_values((uint16_t *)y.data, (const uint16_t *)x.data, tensor_elems(x), type_of(which), own,
                              1.0f / own);

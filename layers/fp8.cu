@@ -186,7 +186,7 @@ void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias
 
 /* --- swiglu with an output in fp8 --------------------------------------------------------------------------------- */
 
-/* Writes silu(gate) up to t as 8-bit codes: the product of both. Each block takes one tile. Bound by memory: 6 bytes an
+/* Writes the product of silu(gate) and up to t as 8-bit codes. Each block takes one tile. Bound by memory: 6 bytes an
  * element. */
 KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, const bf16 *gate_up) {
     await_kernels();
@@ -253,7 +253,7 @@ enum {
 };
 
 typedef struct {
-    bf16       *sum; /* x + update as stored, if there is an update */
+    bf16       *sum; /* output: x + update, if there is an update */
     float      *mean, *rstd;
     const bf16 *x, *update, *w, *b;
     float       eps;
@@ -298,7 +298,8 @@ template <bool centred> DEVICE Pairs8 normed(const NormForward &f, int64_t c, Pa
     return pairs_from_f32(y);
 }
 
-/* Computes one row, by a warp. The codes go to t.plain and to `codes` [C/4] in shared memory. */
+/* Computes the norm of one row, by a warp. The 8-bit codes go to t.plain in memory, and to `codes` [C/4] in shared
+ * memory. */
 template <bool centred, int HELD>
 DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint32_t *codes, Seen *seen) {
     int     lane = (int)threadIdx.x % WARP, C = (int)t.C;
@@ -344,7 +345,7 @@ KERNEL __launch_bounds__(NORM_THREADS, 16 / HELD) fp8_norm_forward_kernel(NormFo
     #pragma unroll 1
     for (int i = warp * WARP_ROWS; i < (warp + 1) * WARP_ROWS && first + i < t.R; i++)
         norm_row<centred, HELD>(f, t, first + i, codes + i * row_words + i / CHUNK * SKEW_WORDS, &seen);
-    __syncthreads(); /* the rows are complete */
+    __syncthreads(); /* after this the codes of the block's 32 rows are in shared memory */
     for (int i = (int)threadIdx.x; i < 2 * row_words; i += NORM_THREADS) {
         int         chunk = i % 2, word = i / 2;
         ColumnChunk column[4];

@@ -62,8 +62,8 @@ DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
  * many exceeded the type's largest value, how many became zero. */
 typedef struct { uint32_t most; int over, vanished; } Seen;
 
-/* Parameters of a cast for two elements of bf16 at once; each field holds its value in both halves. s is the scale. |x|
- * above `most` exceeds the type's largest value; |x| up to `least` becomes zero. */
+/* Parameters of a cast to fp8 for two elements of bf16 at once; each field holds its value in both halves of a word. s
+ * is the scale. |x| above `most` exceeds the type's largest value; |x| up to `least` becomes zero. */
 typedef struct { __nv_bfloat162 s, least; uint32_t most; } CastScale;
 
 /* masks and constants for two bf16 in a word, and for four codes in a word */

@@ -56,7 +56,8 @@ void bias_backward(Stream *s, Tensor db, Tensor dy) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* Returns memory apart from db for the column sums of dy, so that timing the kernels does not change db. */
+/* Returns scratch for the column sums of dy, so that timing the kernels does not change db, to which the sums are added
+ * later. */
 static Tensor sums_aside(Stream *s, Tensor dy) { return arena_tensor(&s->scratch, F32, 1, dy.dim[1], 1, 1); }
 
 /* dw = or += x^T dy, or dy^T x if TRANSPOSED; db += column sums of dy. The sums are computed with the product, which

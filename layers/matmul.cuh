@@ -35,9 +35,10 @@ typedef enum {
 struct Rest {
     std::function<void()> queue, behind;
     size_t scratch_bytes = 0; /* bytes of s->scratch that the kernels take */
-    float *sums = NULL;       /* [n] out: column sums of c as stored, written in place of `behind` by an epilogue that
-                               * has them; or NULL */
-    int    head = 0;          /* for EPILOGUE_DELTA: columns of a head; `sums` is then [n/head,m] */
+    float *sums = NULL;       /* [n] output: column sums of c as stored, or NULL. An epilogue that also computes them
+                               * writes them here, which saves the work of `behind` */
+    int    head = 0;          /* for EPILOGUE_DELTA: number of columns of an attention head; `sums` is then
+                               * [n/head,m] */
     void  *apart = NULL;      /* where the product is written if the separate kernels are used instead of the
                                * epilogue; NULL: to c */
     Activation activation = ACTIVATION_GELU_NEW; /* function of EPILOGUE_ACTIVATION and of its backward */

@@ -20,7 +20,7 @@
 
 enum {
     MIN_ROWS = 16,      /* rows of a block, so that its partial sums are under 1/4 of its traffic */
-    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* bounds of the number of blocks, which give some
+    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* limits of the number of blocks, which give some
                                                                     * 100,000 threads for any C */
     TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns */
 };
@@ -28,8 +28,8 @@ enum {
 DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
 
 enum { SUMS_MOST = 3 };
-typedef struct { float *of[SUMS_MOST]; } RowSums; /* pointers to one to three sums, each [C]; of[1] and of[2] may be
-                                                   * NULL */
+typedef struct { float *of[SUMS_MOST]; } RowSums; /* outputs: one to three sums over rows, each [C]; of[1] and of[2] may
+                                                   * be NULL */
 
 /* Adds the partial sums to each of the sums, in a fixed order. The columns of all sums are numbered consecutively. Each
  * block of threads takes 32 columns; its warp i adds the partial sums i, i + TOTAL_ROWS, ... */
@@ -65,7 +65,7 @@ static void row_sums_total(Stream *s, RowSums sums, const float *partial, int64_
 enum { WARPS = 4, HELD_PACKS = 8, LONG_ROW_THREADS = 256 };
 
 template <typename T> struct LayerForward {
-    T       *sum, *y; /* sum: x + update as stored, if there is an update */
+    T       *sum, *y; /* outputs: sum is x + update, if there is an update; y is the norm */
     float   *mean, *rstd;
     const T *x, *update, *w, *b;
     int64_t  N, C;
@@ -210,11 +210,12 @@ template <typename T> struct LayerBackward {
     float        per_channel;       /* 1/C    */
 };
 
-typedef struct { float d, dn; } Sums; /* sums over a row of d = dy w, and of d n, where n is the normalized x */
+typedef struct { float d, dn; } Sums; /* sums over a row: d of dy w, and dn of dy w n, where n is the normalized x */
 
 DEVICE Sums warp_sums(Sums x) { return {warp_sum(x.d), warp_sum(x.dn)}; }
 
-template <int W> struct Totals { Pack<float, W> dw, db, dbias; }; /* a thread's sums over rows */
+template <int W> struct Totals { Pack<float, W> dw, db, dbias; }; /* a thread's sums over rows, for its pack of
+                                                                   * channels */
 
 /* A batch of rows that is being loaded: a thread's pack of each. */
 template <typename T, int W> struct RowBatch {
@@ -319,8 +320,9 @@ __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackwa
             row = warp_sums(row);
             if (lane == 0) part[buffer][r][warp] = row;
         }
-        named_barrier_sync(1 + group, group_threads); /* part is complete; it is written again past the next barrier,
-                                                       * when all have read it */
+        named_barrier_sync(1 + group, group_threads); /* after this `part`, the sums of each warp, is complete; it is
+                                                       * written again only after the next barrier, when all warps have
+                                                       * read it */
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             Sums means = warp_sums(lane < warps ? part[buffer][r][group * warps + lane] : Sums{0.0f, 0.0f});
@@ -379,7 +381,7 @@ DEVICE int64_t row_start(HeadRows r, int64_t row, int64_t width) {
 /* --- rmsnorm and head_norm: forward ------------------------------------------------------------------------------- */
 
 template <typename T> struct RmsForward {
-    T       *sum, *y; /* sum: x + update as stored, if there is an update */
+    T       *sum, *y; /* outputs: sum is x + update, if there is an update; y is the norm */
     float   *rstd;
     const T *x, *update, *w;
     HeadRows r;
@@ -524,8 +526,8 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
             sum = warp_sum(sum);
             if (lane == 0) part[buffer][r][warp] = sum;
         }
-        __syncthreads(); /* part is complete; its buffer is written again past the next barrier, when all have read
-                          * it */
+        __syncthreads(); /* after this `part`, the sums of each warp, is complete; its buffer is written again only
+                          * after the next barrier, when all warps have read it */
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float mean = warp_sum(lane < warps ? part[buffer][r][lane] : 0.0f) / (float)k.r.C;

@@ -11,7 +11,7 @@
 enum {
     SORT_BITS = 8, SORT_RADIX = 1 << SORT_BITS,
     SORT_WARPS = SORT_RADIX / WARP,         /* one thread for each digit */
-    SORT_WARP_KEYS = 4 * WARP,              /* keys that a warp places, 32 at a time, in order */
+    SORT_WARP_KEYS = 4 * WARP,              /* number of keys that a warp moves to the output, 32 at a time, in order */
     SORT_TILE = SORT_WARPS * SORT_WARP_KEYS,
     SORT_SCAN_THREADS = 1024
 };
@@ -109,7 +109,7 @@ KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *
             out.token[to] = token;
             out.position[to] = position_in ? position_in[first + i] : (int32_t)(first + i);
         }
-        __syncwarp(); /* after this all lanes have read `place` */
+        __syncwarp(); /* after this all lanes have read `place`, which the next iteration changes */
         if (has_key && lane == __ffs((int)alike) - 1) place[warp][digit] += __popc(alike);
         __syncwarp();
     }
