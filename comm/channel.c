@@ -1,5 +1,5 @@
-/* channel.c - connections between servers and islands (channel.h): sockets, frames over TLS, and waiting for several
- * connections at once. */
+/* channel.c - connections between servers and islands, the training jobs of several sites (channel.h): sockets, frames
+ * over TLS, and waiting for several connections at once. */
 #include "comm/channel.h"
 
 #include <errno.h>
@@ -241,7 +241,7 @@ struct Channel {
 
 /* --- its end ------------------------------------------------------------------------------------------------------ */
 
-/* Marks the channel as broken. Keeps the fault if it is the first. */
+/* Marks the channel as broken, and records the fault unless an earlier one is recorded. */
 static void break_channel(Channel *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 static void break_channel(Channel *c, int code, const char *fmt, ...) {
     char    text[sizeof c->fault.text - CHANNEL_PEER_BYTES - 1];

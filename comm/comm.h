@@ -307,21 +307,24 @@ void comm_forget_times(Comm *c);
  * them to whole nodes, as a binary counter carries. The rank that receives the nodes of all ranks continues in the same
  * tree. So the sum does not depend on which rank makes an addition. */
 
-/* A node of the tree: the sum of the leaves [first, first + leaves). leaves is a power of two, first a multiple of
- * it. */
+/* A node of the tree: the sum of the gradients of micro-batches (leaves) number first to first + leaves - 1. `leaves`
+ * is a power of two, and `first` a multiple of it. */
 typedef struct { int64_t first, leaves; } TreeNode;
 
-enum { TREE_MOST = 64 }; /* most nodes that a range of leaves needs: node sizes rise by powers of two, then fall */
+enum { TREE_MOST = 64 }; /* most nodes (partial sums) that a range of leaves (micro-batches) needs: node sizes rise by
+                          * powers of two, then fall */
 
-/* Nodes that cover a range of leaves, in order and without gaps; no two of them are the two halves of another node. */
+/* Nodes (partial sums) that cover a range of leaves (micro-batches), in order and without gaps. No two of them are the
+ * two halves of another node. */
 typedef struct { int count; TreeNode node[TREE_MOST]; } TreeNodes;
 
-/* Appends a node to the list and joins the last two nodes as long as they are the halves of one node. Returns the
- * number of joins; for each the caller adds the last partial sum to the last but one. When all leaves are there, the
- * remaining nodes are added from the last to the first, because only halves at the end can be missing. */
+/* Appends a node (partial sum) to the list and joins the last two nodes as long as they are the halves of one node.
+ * Returns the number of joins; for each the caller adds the last partial sum to the last but one. When all leaves are
+ * there, the remaining nodes are added from the last to the first, because only halves at the end can be missing. */
 int tree_push(TreeNodes *nodes, TreeNode node);
 
-/* Returns the nodes that cover the leaves of rank `rank`, if `ranks` ranks divide `leaves` leaves evenly. */
+/* Returns the nodes (partial sums) that cover the leaves of rank `rank`, if `ranks` ranks divide `leaves` leaves
+ * (micro-batches) evenly. */
 TreeNodes tree_of_rank(int64_t leaves, int ranks, int rank);
 
 /* Returns how many buffers a rank needs at most for its partial sums (nodes) while it computes a leaf. On one rank, and

@@ -1,4 +1,5 @@
-/* frame.c - writes and parses the frames that islands and servers exchange (frame.h), and packs the values in them. */
+/* frame.c - writes and parses the frames that islands (training jobs of several sites) and servers exchange (frame.h),
+ * and packs the values in them. */
 #include "comm/frame.h"
 
 #include <math.h>

@@ -98,8 +98,8 @@ struct World {
                                  * ranks cannot see each other's processes */
     struct Masks *masks;        /* [local_size] processors of each rank of this host (launch.c); owned */
     int      launched;          /* 1: a launcher started this process and MPI is initialised */
-    Ledger  *ledger;            /* ledger of a dry world, whose collectives only note their cost; NULL in a real one;
-                                 * borrowed */
+    Ledger  *ledger;            /* ledger of a dry world (a plan of ranks that do not exist), whose collectives only
+                                 * note their cost; NULL in a real one; borrowed */
     int      yields;            /* 1: a wait without progress yields the core at once, because ranks outnumber
                                  * processors */
     MPI_Comm local;             /* communicator of the ranks of this host                */
@@ -260,7 +260,7 @@ typedef struct {
 } TreePart;
 struct Tree {
     int64_t   leaves;
-    TreePart *part;      /* [parts] nodes of all ranks; owned */
+    TreePart *part;      /* [parts] nodes (partial sums) of all ranks, in the order of their leaves; owned */
     int       parts, mine;
     int64_t   owner;     /* sequence number of the sum that receives into `buffer`, or -1 */
     char     *buffer;    /* [2][parts][TREE_CHUNK_BYTES] receive buffers for two chunks; owned; NULL before first use */
@@ -269,7 +269,8 @@ struct Tree {
 };
 enum { TREE_CHUNK_BYTES = 128 << 10, NCCL_TREE_CHUNK_BYTES = 4 << 20 };
 typedef void TreeAdd(void *ctx, float *x, const float *y, int64_t n); /* adds y [n] to x [n] */
-/* Adds the nodes at[parts], n values each, in the order of the tree. Returns the address that then holds the sum. */
+/* Adds the partial sums at[parts], n values each, in the order of the tree (TreeNodes in comm.h). Returns the address
+ * that then holds the sum. */
 float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void *ctx);
 void tree_close(Comm *c);
 

@@ -1,4 +1,4 @@
-/* key.c - makes and reads the key file that islands and servers share (key.h). */
+/* key.c - makes and reads the key file that a server and its islands (training jobs of several sites) share (key.h). */
 #include "comm/key.h"
 
 #include <errno.h>

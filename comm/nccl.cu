@@ -231,8 +231,8 @@ static void interval_destroy(Interval s) {
     CUDA_CHECK(cudaEventDestroy(s.end));
 }
 
-/* Waits until everything on the group's CUDA stream has ended, at most SETUP_MS. Returns an error of the
- * communicator. */
+/* Waits until everything on the group's CUDA stream has ended, at most SETUP_MS. Returns ncclSuccess, or the
+ * communicator's error. */
 static ncclResult_t await_end(Comm *c, ncclResult_t result) {
     Nccl  *n = c->nccl;
     double begin = clock_ms();

@@ -230,7 +230,7 @@ static const char *named(const Scanner *s, char out[NAMED]) {
  * self: index of the number's entry in the list, -1 for the root. */
 static int check_number(Scanner *s, size_t start, size_t length, int integer, int self) {
     char literal[JSON_NUMBER_BYTES + 1], name[NAMED];
-    /* this fault ends the scan (it is not soft), because libcjson could not read such a number */
+    /* this fault ends the scan, because libcjson could not read such a number */
     if (length > JSON_NUMBER_BYTES)
         return fault_at(s, start, "%sthe number has %zu characters; at most %d are allowed", named(s, name), length,
                         JSON_NUMBER_BYTES);

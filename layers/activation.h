@@ -40,20 +40,21 @@ SIMD_INLINE f32x16 value_quotient(f32x16 x, f32x16 y) { return x / y; }
  *
  * The right-hand form needs one exponential and loses nothing where tanh is close to -1.
  */
-#define GELU_SLOPE 1.5957691216f    /* 2 sqrt(2/pi) */
-#define GELU_CUBIC 0.0713548162726f /* 0.044715 * 2 sqrt(2/pi) */
+#define GELU_SLOPE 1.5957691216f    /* factor of x in 2u: 2 sqrt(2/pi) */
+#define GELU_CUBIC 0.0713548162726f /* factor of x^3 in 2u: 0.044715 * 2 sqrt(2/pi) */
 #define GELU_FAR   30.0f            /* limit of |x|, beyond which GELU is 0 or x in f32 */
 
 #ifdef __cplusplus
-/* The fast exponential and division err by a few units in the last place of f32, and by |2u| 2^-24 of the argument's
- * rounding: the bound of test_activation.c allows for both. NaN stays NaN through the exponential. */
+/* The fast exponential and division err by a few units in the last place of f32, and by |2u| 2^-24, because the
+ * argument 2u of the exponential is rounded. The bound of test_activation.c allows for both. NaN stays NaN through the
+ * exponential. */
 DEVICE float gelu_new(float x) {
     float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
     return __fdividef(fmaxf(x, -GELU_FAR), 1.0f + exp_approx(-two_u));
 }
 
-/* Returns the derivative p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)). With e = exp(-|2u|) nothing overflows; the
- * smaller of p and 1-p is e / (1+e). */
+/* Returns the derivative p + x p (1-p) (2u)', where p = 1 / (1 + exp(-2u)) and 2u is the polynomial two_u of x. With e
+ * = exp(-|2u|) nothing overflows; the smaller of p and 1-p is e / (1+e). */
 DEVICE float gelu_new_slope(float x) {
     float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
     float e = exp_approx(-fabsf(two_u));
@@ -69,7 +70,8 @@ SIMD_INLINE f32x16 gelu_new(f32x16 x) {
     return low / (e + 1.0f);
 }
 
-/* Returns the derivative p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)),  1 - p = exp(-2u) p. */
+/* Returns the derivative p + x p (1-p) (2u)', where p = 1 / (1 + exp(-2u)), 1 - p = exp(-2u) p, and 2u = GELU_SLOPE x +
+ * GELU_CUBIC x^3. */
 SIMD_INLINE f32x16 gelu_new_slope(f32x16 x) {
     f32x16 in = -value_max(-GELU_FAR, -value_max(-GELU_FAR, x));
     f32x16 square = in * in;

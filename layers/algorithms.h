@@ -41,7 +41,7 @@ const char *matmul_library(void);
  * missing uses the library's first choice, without timing and without a record. Otherwise ranks that time by themselves
  * would choose differently. */
 typedef struct {
-    MatmulAlgorithm *record;   /* owned [count], in the order of first use */
+    MatmulAlgorithm *record;   /* [count] chosen algorithms, in the order of first use; owned */
     int              count;
     int              frozen;   /* 1: the table stays unchanged: products that it lacks are neither timed nor recorded */
     uint64_t         version;  /* number that every change of the table changes, so that caches of its entries can be

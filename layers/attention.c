@@ -253,7 +253,7 @@ static const float NO_SCORE = -1e38f;
 typedef struct {
     float *k;        /* [key_tiles][D,TILE] transposed keys */
     float *v;        /* [key_tiles][TILE,wide] values */
-    float *q, *y;    /* [TILE,wide] each; q: scaled queries; y: sums of p v */
+    float *q, *y;    /* [TILE,wide] each; q: scaled queries; y: sums of probabilities times values */
     float *scores;   /* [TILE,TILE] scores of a tile of queries and a tile of keys, then probabilities */
     float *sum;      /* [TILE,16] sums of the probabilities p, lane by lane          */
     float *top;      /* [TILE] running maximum of each query's scores                */
@@ -398,8 +398,8 @@ static void load_queries(const Backward *job, BackwardScratch w, int64_t head, i
     }
 }
 
-/* Computes delta of the heads of a row, to elements `step` apart. It adds in the same order as load_queries, so the
- * bits are equal. */
+/* Computes delta (attention_delta in layers.h) of each head of a row, and writes the values `step` elements apart. It
+ * adds in the same order as load_queries, so the bits are equal. */
 SIMD_INLINE void delta_row_of(DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row,
                               int64_t heads, int64_t D) {
     for (int64_t head = 0; head < heads; head++) {
@@ -549,7 +549,7 @@ enum { KEYS = 64 }; /* number of keys that attention_last_forward processes at o
 
 typedef struct {
     Heads   heads; /* the heads of one sequence (B = 1) */
-    int64_t n;     /* number of queries: the last of the T positions */
+    int64_t n;     /* number of queries: those of the last n of the T positions */
     void   *y;     /* output: [n,C] of the activation type; borrowed */
 } Last;
 

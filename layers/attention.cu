@@ -30,7 +30,8 @@ template <int D> struct ForwardTile {
     static_assert(QUERIES <= 2 * KEYS, "the queries pass through a stage");
 };
 
-/* Running maximum and sum of a thread's rows. The sum covers only the columns that the thread itself holds. */
+/* Running maximum of the scores, and sum of their exponentials, in each of a thread's rows. The sum covers only the
+ * columns that the thread itself holds. */
 template <int ATOMS> struct Softmax { float top[ATOMS][2], sum[ATOMS][2]; };
 
 /* Returns the highest score of a row in s, over the four threads that share the row. side: 0 or 1, the upper or the

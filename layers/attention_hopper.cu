@@ -61,8 +61,9 @@ DEVICE void forward_load(ForwardShared<T, D> *shared, Queues<SLOTS> &queues, con
 
 /* --- softmax: as in attention.cu; the values of a row depend on that row alone ------------------------------------ */
 
-typedef struct { float top[2], sum[2]; } Running; /* running maximum and sum of a thread's two rows; the sum is over the
-                                                   * thread's own columns */
+typedef struct { float top[2], sum[2]; } Running; /* running maximum of the scores, and sum of their exponentials, in
+                                                   * each of a thread's two rows; the sum is over the thread's own
+                                                   * columns */
 
 /* Replaces the scores s by p = exp(s - top), where top is the running maximum of the row, and adds p to the sums.
  * Returns whether the maximum rose in a row of this warp. If so, the caller must multiply the sums taken so far by

@@ -125,7 +125,8 @@ void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int6
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */
 
-/* Checks targets: each is one of this rank's V columns, or the width of the logits if another rank has it. */
+/* Checks that each target is one of this rank's V columns, or equals `columns`, which means that another rank has
+ * it. */
 static void expect_part_targets(Tensor targets, int64_t V, int64_t columns) {
     const int32_t *target = (const int32_t *)targets.data;
     for (int64_t i = 0; i < targets.dim[0]; i++)

@@ -106,7 +106,8 @@ typedef struct {
     bool           normed;
 } Backward;
 
-/* Returns dp of expert e: the balance loss's gradient, and the weight's gradient if the token chose e. */
+/* Returns dp, the gradient of the probability of expert e for token n: that of the balance loss, and that of the
+ * expert's weight if the token chose e. */
 DEVICE float dp_of(const Backward &b, int64_t n, int e, float rate, float sum, float mean) {
     float dp = b.counts ? rate * (float)b.counts[n / b.each * b.E + e] : 0.0f;
     for (int j = 0; j < b.k; j++)

@@ -36,7 +36,7 @@ typedef enum { NOTED, NOT_NOTED } Noting;
 typedef enum { AS_IT_LIES = 1, TURNED = 2 } Copies;
 
 /* 8-bit copies of a tensor, in row-major order and transposed. They are in scratch, or where an op has written them.
- * inverse: 1/s, with s the scale of the tensor. */
+ * inverse: 1/s, with s the scale by which the tensor was multiplied before rounding. */
 typedef struct { Matrix plain, turned; const float *inverse; } Codes;
 
 /* Queues the cast of x [R,C], a tensor of bf16, to 8-bit codes, which go to t. */
@@ -259,7 +259,7 @@ typedef struct {
     float       eps;
 } NormForward;
 
-/* Returns the row's pack at i of the flat arrays. If there is an update it adds it and stores the sum. */
+/* Returns the row's pack at i of the flat arrays. If there is an update, adds the update to x and stores the sum. */
 DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
     Pairs8 x = load_pairs(f.x + i);
     if (!f.update) return x;

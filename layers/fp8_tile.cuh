@@ -72,8 +72,9 @@ enum { SIGNLESS = 0x7fff7fff, LARGEST = 0x7f7f7f7f, ONE_EACH = 0x00010001, CODE_
 /* Returns x in both halves of bf16. Exact, because x is a power of two, or 1.75 times one. */
 DEVICE uint32_t both_halves(float x) { return __byte_perm(__float_as_uint(x), 0, 0x3232); }
 
-/* Makes the CastScale of scale [FP8_SCALES], which holds 1/s and s. The smallest code is 2^(bottom - fraction); its
- * half is a tie, and becomes zero. If scale is NULL nothing exceeds the largest value. */
+/* Makes the CastScale of scale [FP8_SCALES], which holds 1/s and s, the factor of values before they are rounded. The
+ * smallest code is 2^(bottom - fraction); its half is a tie, and becomes zero. If scale is NULL nothing exceeds the
+ * largest value. */
 template <DType type> DEVICE CastScale cast_scale(const float *scale) {
     if (!scale) return {pair_of(both_halves(1.0f)), pair_of(0), SIGNLESS};
     float tie = fp8_power(fp8_bottom(type) - (type == E4M3 ? 3 : 2) - 1);
@@ -99,8 +100,8 @@ DEVICE void mend_pack(Codes8 &c, Pairs8 x, uint32_t most, Seen *seen) {
     }
 }
 
-/* Returns fp8(s x), two elements at a time. s x is exact in bf16, because s is a power of two, except where the result
- * is 0 or too large anyway. */
+/* Returns x times the scale s, rounded to fp8, two elements at a time. s x is exact in bf16, because s is a power of
+ * two, except where the result is 0 or too large anyway. */
 template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, Seen *seen) {
     Codes8 c = {};
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890

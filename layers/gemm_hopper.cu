@@ -73,7 +73,7 @@ struct GemmCall {
     int       add;
 };
 
-/* One work item: a tile of c and a slice of k. */
+/* One work item: the tile of c at (row, column), and slice number `part` of k, which is steps `first` to end - 1. */
 struct Work { int row, column, first, end, part; };
 
 #ifdef PTX_HOPPER

@@ -18,8 +18,8 @@
 
 typedef enum {
     EPILOGUE_NONE,
-    EPILOGUE_ACTIVATION_BACKWARD, /* c = (a b) * f'(aux), f the activation of Rest   aux in: type, shape and ld of c.
-                             * cuBLASLt has gelu_new's alone */
+    EPILOGUE_ACTIVATION_BACKWARD, /* c = (a b) * f'(aux), f the activation of Rest. aux, the input of f, has the type,
+                             * shape and ld of c. cuBLASLt has this epilogue for gelu_new alone */
     EPILOGUE_COLUMN_SUMS,   /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
     EPILOGUE_ACTIVATION,    /* aux = f(c), of c as stored; aux out has the type, shape and ld of c. Only in
                              * gemm_hopper.cu */
@@ -71,7 +71,7 @@ enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* version of the order of additions; 
 /* Returns whether gemm_hopper can compute this product and epilogue on this GPU. head: columns of a head, for
  * EPILOGUE_DELTA. */
 int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int head);
-/* Writes the ways worth timing among those that fit, best guess first. Returns their number. */
+/* Writes the ways of computing the product that are worth timing, best guess first. Returns their number. */
 int  gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]);
 int  gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way);
 /* Returns the bytes of the workspace for column sums after EPILOGUE_ACTIVATION_BACKWARD. */

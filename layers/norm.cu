@@ -72,8 +72,9 @@ template <typename T> struct LayerForward {
     float    eps;
 };
 
-/* Returns the row's pack at i of the flat arrays. If there is an update it adds it and stores the sum. The statistics
- * are those of the row as stored. ONCE: the sum is needed again only when the next branch ends. */
+/* Returns the row's pack at i of the flat arrays. If there is an update, adds the update to x and stores the sum. The
+ * statistics are those of the row as stored. With ONCE the cache may drop the sum early, because it is needed again
+ * only when the next branch ends. */
 template <typename T, int W, Reuse reuse = ONCE, class F> DEVICE Pack<T, W> updated_pack(const F &f, int64_t i) {
     Pack<T, W> x = pack_load<T, W>(f.x + i);
     if (!f.update) return x;
@@ -460,7 +461,7 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
 
 /* --- rmsnorm and head_norm: backward ------------------------------------------------------------------------------ */
 
-enum { MAX_THREADS = 512 }; /* leaves each thread 128 registers */
+enum { MAX_THREADS = 512 }; /* most threads of a block, so that each may have 128 registers */
 
 template <typename T> struct RmsBackward {
     T           *dx;                /* may be dresidual or dy, because each element is read and written by one thread */
