@@ -113,7 +113,7 @@ enum { FP8_LEAST = -100, FP8_MOST = 100, FP8_MARGIN = 1 };
  * is zero, infinite or NaN, because such a value gives no scale. */
 HOST_AND_DEVICE static inline int fp8_exponent(uint32_t amax_bits, DType type) {
     if (amax_bits == 0 || amax_bits >= 0x7f800000u) return 0;
-    /* is_over: amax has a larger fraction than 1.75, the fraction of the fp8 type's largest value */
+    /* is_over: the largest |t| has a larger fraction than 1.75, the fraction of the fp8 type's largest value */
     int own = (int)(amax_bits >> 23) - 127, is_over = (amax_bits & 0x7fffffu) > 0x600000u;
     int fits = fp8_top(type) - FP8_MARGIN - own - is_over;
     return fits < FP8_LEAST ? FP8_LEAST : fits > FP8_MOST ? FP8_MOST : fits;

@@ -145,7 +145,7 @@ ACT_FUNCTION ActValue silu_slope(ActValue x) {
  * under 10^-8, below -13 under 10^-36. The absolute error of erf(x / sqrt(2)) = 2 Phi(x) - 1 is at most 4. A GPU's fast
  * exponential and division add a few units: test_gelu_tail in test_activation.c has the bound.
  */
-#define GELU_END   14.0f            /* value_exp(-z^2/2) returns 0 for z >= 14, where the true value is subnormal */
+#define GELU_END   14.0f            /* least z for which value_exp(-z^2/2) returns 0; the true value is subnormal */
 #define GELU_PHI_0 0.3989422804014f /* 1/sqrt(2 pi) */
 
 /* Returns R(z) = exp(z^2/2) (1 - Phi(z)), Phi the normal distribution function, for z >= 0 (gelu, above). */

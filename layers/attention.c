@@ -245,8 +245,8 @@ typedef struct {
     float *lse; /* log of the softmax denominators; borrowed, [B*H,T] */
 } Forward;
 
-/* The running maximum before a query has met a key of its document. It is below every score, and finite, so that
- * exp(-infinity - NO_SCORE) is 0. */
+/* The softmax's running maximum before a query has met a key of its document. It is below every score, and finite, so
+ * that exp(-infinity - NO_SCORE) is 0. */
 static const float NO_SCORE = -1e38f;
 
 /* Memory of one thread in the forward pass. k and v hold the whole sequence of one head of keys. */
@@ -264,7 +264,7 @@ typedef struct {
  * rises, scales down the earlier sums. */
 static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t columns, TileForm form) {
     for (int64_t row = 0; row < rows; row += LANES) {
-        int64_t end = form == TILE_LOWER_RESULT ? row + LANES : columns; /* scores in columns from `end` on are not
+        int64_t end = form == TILE_LOWER_RESULT ? row + LANES : columns; /* number of columns whose scores are
                                                                           * computed */
         float   highest[LANES * LANES], turned[LANES * LANES];
         for (int64_t r = 0; r < LANES; r++) {

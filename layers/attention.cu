@@ -17,8 +17,8 @@
 
 /* --- bf16 and fp16: tensor cores ---------------------------------------------------------------------------------- */
 
-enum { RAISE = 8 }; /* log2 of the growth of exp above which the maximum is raised: so p <= 2^8, far below fp16's
-                     * 65504 */
+enum { RAISE = 8 }; /* log2 of the exponential at which the running maximum is raised to a higher score; so p <= 2^8,
+                     * far below fp16's 65504 */
 
 template <int D> struct ForwardTile {
     static constexpr int ATOMS = D <= 64 ? 2 : 1; /* groups of 16 rows in a warp: 2, so that a matrix load feeds four

@@ -12,8 +12,9 @@
 
 #include <string.h>
 
-enum { RAISE = 8, TURN = 1, GROUP_BARRIER = TURN + GROUPS }; /* RAISE: log2 of the growth of exp above which the maximum
-                                                              * is raised; the others: numbers of named barriers */
+enum { RAISE = 8, TURN = 1, GROUP_BARRIER = TURN + GROUPS }; /* RAISE: log2 of the exponential at which the running
+                                                              * maximum is raised to a higher score; the others: numbers
+                                                              * of named barriers */
 
 template <typename T, int D> struct alignas(TILE_ALIGN) ForwardShared {
     static constexpr int KEYS = 128, SLOTS = D == 64 ? 6 : 4;

@@ -28,7 +28,8 @@ typedef struct {
     int64_t owner_stride;    /* elements from the keys of one context rank to the next rank's */
     int   section;           /* number of heads of keys that fit the L2 cache with their values */
     int   vector;            /* 1: the rows of a head are whole, aligned 16-byte vectors */
-    const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one document */
+    const int32_t *starts;   /* [B,T] for each token the position of the first token of its document; NULL: each
+                              * sequence is one document */
     float *row_sums;         /* [B,parts,columns] sums over groups of rows of each column of dqkv, written by the
                               * kernels that use wgmma; NULL: no sums are wanted */
     /* number of groups of rows of a sequence, each with sums of its own: one for every SUMMED_ROWS rows of dqkv, or
@@ -130,8 +131,8 @@ DEVICE int first_query(const Heads &h, int key, int step) {
 
 /* --- documents: kernels with DOCUMENTS are for sequences that hold several ---------------------------------------- */
 
-/* The running maximum before a query has met a key of its document. It is below every score, and finite, so that
- * exp(-infinity - NO_SCORE) is 0. */
+/* The softmax's running maximum before a query has met a key of its document. It is below every score, and finite, so
+ * that exp(-infinity - NO_SCORE) is 0. */
 constexpr float NO_SCORE = -1e38f;
 
 /* Return the starts of a head's sequence: for each row the position of the first key that its query sees. Rows past T

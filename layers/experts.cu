@@ -331,7 +331,7 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
     if (length > 0) load(0, 0);
     for (int r = 0, stage = 0; r < length; r += Tile::R, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* after this this stage's tiles are in shared memory, and all threads have read the other
+        __syncthreads(); /* after this the tiles of this stage are in shared memory, and all threads have read the other
                           * stage */
         if (r + Tile::R < length) load(stage ^ 1, r + Tile::R);
         const T *left = shared + stage * Tile::STAGE, *right = left + Tile::OPERAND;

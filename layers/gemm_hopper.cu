@@ -540,7 +540,7 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
 
 /* --- the launch --------------------------------------------------------------------------------------------------- */
 
-/* Returns the TMA map of an operand's squares. */
+/* Returns the TMA map by which an operand is loaded in squares of SIDE x SIDE elements. */
 template <typename T> static TensorMap operand_map(const Matrix &x, int64_t rows, int64_t columns) {
     if (x.order == TRANSPOSED) return tensor_map_2d((const T *)x.data, columns, rows, SIDE, SIDE, x.ld);
     return tensor_map_2d((const T *)x.data, rows, columns, SIDE, SIDE, x.ld);

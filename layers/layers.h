@@ -160,11 +160,11 @@ void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, 
  * then transposed, [K,N]; the CPU writes fp8(s t) / s in bf16. t is rounded to bf16 first, so the bits are those of the
  * bf16 op followed by the product's own cast. The op updates f's amax and counts. */
 void fp8_activation_forward(Stream *s, Activation kind, Tensor y, Tensor x, Fp8 f);
-/* Does activation_backward with dx written as codes.
+/* Does activation_backward with dx written as 8-bit codes.
  *   dx e5m2 out, in memory apart from dy and x   dbias: column sums of dx rounded to bf16 */
 void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f);
 void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
-/* Does swiglu_backward with dgate_up written as codes.
+/* Does swiglu_backward with dgate_up written as 8-bit codes.
  *   dgate_up e5m2 out, in memory apart from dy and gate_up */
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
 /* Does layernorm_forward with y written as 8-bit codes. */
@@ -281,9 +281,9 @@ static inline int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tenso
     return attention_context_backward(s, dqkv, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
                                       WHOLE_SEQUENCE, h);
 }
-/* Does attention_backward with dqkv written as codes, the dy of f's product ("outputs in fp8" above). dbias is summed
- * from dqkv rounded to bf16. Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a block a
- * head can: Hopper, heads of 64 channels, T a multiple of 16. */
+/* Does attention_backward with dqkv written as 8-bit codes, the operand dy of the product that f belongs to. dbias is
+ * summed from dqkv rounded to bf16. Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a
+ * block a head can: Hopper, heads of 64 channels, T a multiple of 16. */
 int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                            Tensor qkv, Tensor starts, HeadShape h, Fp8 f);
 /* Computes delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h. The softmax' gradient subtracts it from the

@@ -34,7 +34,8 @@ KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_pe
     });
 }
 
-/* Queues column_sums_kernel, which reads 16 bytes at a time if the rows allow it. */
+/* Queues column_sums_kernel, which sums the columns of x over ranges of per_block rows. It reads 16 bytes at a time if
+ * the rows allow it. */
 void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M,
                  MatmulWrite write) {
     unsigned parts = (unsigned)blocks_for(rows, per_block);

@@ -240,8 +240,9 @@ static void product_by_primitive(Stream *s, Matmul p) {
 
 /* --- sgemm -------------------------------------------------------------------------------------------------------- */
 
-/* Returns the index in has_code at which a product is noted. sgemm generates code for a new order of operands, or for a
- * size that it computes in another way. If two products have the same index, code is expected for both after one. */
+/* Returns the index of a product in has_code, which says for which products sgemm has generated code. sgemm generates
+ * code for a new order of operands, or for a size that it computes in another way. If two products have the same index,
+ * code is expected for both after one. */
 static uint64_t place_of_code(Matmul p, float add) {
     const int64_t sizes[] =
         {p.m, p.n, p.k, p.a.ld, p.b.ld, p.c.ld, (p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)};

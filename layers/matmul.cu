@@ -117,8 +117,8 @@ static Key key_of(const Stream *s, const Call *c) {
 
 static int is_fp8(const Key *k) { return dtype_bytes((DType)k->type) == 1; }
 
-/* Writes the key of a product in the table of algorithms. Epilogues of gelu_new have names without the activation,
- * because stored tables are older than the other activations. */
+/* Writes the text that is a product's key in the table of algorithms (algorithms.h). Epilogues of gelu_new have names
+ * without the activation, because stored tables are older than the other activations. */
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
     static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu", " delta", " residual"},
                       *const others[] = {"", " activation_backward ", "", " activation ", "", ""};

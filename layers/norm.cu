@@ -308,7 +308,7 @@ __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackwa
     Totals<W>   all = {};
     RowBatch<T, W> now, next;
     int64_t     start = first_row(k.N, blockIdx.x);
-    /* rows relative to the block's first */
+    /* row numbers, counted from the first row of the block */
     int         first = group * ROWS, step = groups * ROWS, end = (int)(first_row(k.N, blockIdx.x + 1) - start);
     if (first < end) load_batch(now, k, start, first, end, c);
     #pragma unroll 1

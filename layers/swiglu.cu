@@ -4,7 +4,8 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 128, PACKS = 2 }; /* packs of a thread, so that two loads of each array are in flight at once */
+enum { THREADS = 128, PACKS = 2 }; /* PACKS: number of packs (16 bytes) of a thread, so that two loads of each array are
+                                    * in flight at once */
 
 /* Returns the number of thread blocks for a row of F columns. */
 template <int W> __host__ __device__ constexpr int64_t row_blocks(int64_t F) {
