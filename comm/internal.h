@@ -87,8 +87,8 @@ typedef struct {
     int      node_staged[TREE_MOST];
     int64_t  received, receives, sent, sends; /* counts so far: messages received, receives posted, messages sent, sends
                                                * posted */
-    MPI_Request receive[WINDOW], send[SENDS];  /* MPI requests; that of message i is at i % array size; COMM_MPI uses
-                                                * send[0] */
+    MPI_Request receive[WINDOW], send[SENDS];  /* MPI requests; the one of message i is at index i % array size; MPI's
+                                                * own collectives (COMM_MPI) use send[0] */
 } Op;
 
 struct World {
@@ -198,7 +198,9 @@ void group_free(Comm *c);
 /* mpi.c: blocking calls. Started collectives of all groups progress meanwhile. */
 void  group_barrier(Comm *c);
 void  group_broadcast(Comm *c, void *data, size_t bytes, int root);
-void  group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce op); /* values are of type F64 or I64 */
+void  group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce op); /* reduces `count` values of type
+                                                                                      * F64 or I64 over the ranks; every
+                                                                                      * rank gets the result */
 void  group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive);
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 

@@ -131,7 +131,7 @@ typedef struct { void *handle; } Graph;
 int   graph_begin(Stream *s);
 Graph graph_end(Stream *s);
 void  graph_launch(Graph g, Stream *s);
-void  graph_destroy(Graph *g);           /* does nothing if the handle is NULL */
+void  graph_destroy(Graph *g);           /* frees a graph; does nothing if its handle is NULL */
 
 /* A named range on the timeline of a profiler (NVTX). Costs nothing when no profiler runs. */
 void device_range_begin(const char *name);

@@ -41,7 +41,8 @@ void *error_set_end(void (*at_end)(void *with), void *with) {
     return before;
 }
 
-#if IS_SANITIZED /* under a sanitizer the plain name is needed, because the sanitizer's wrapper must see each handler */
+#if IS_SANITIZED /* under a sanitizer the name sigaction itself is needed, because the sanitizer's wrapper must see each
+                  * handler */
 #define __sigaction sigaction
 #else
 int __sigaction(int signal_number, const struct sigaction *action, struct sigaction *before);

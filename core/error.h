@@ -90,7 +90,7 @@ void error_end_within(unsigned seconds, int exit_code);
 /* Prints lines that already name their places ("file:line:column: error: ...") as they are, then ends the job like
  * fail(). */
 NORETURN void fail_lines(int exit_code, const char *lines);
-/* Prints lines that already name their places, as they are, and returns. */
+/* Prints lines such as "file:line:column: error: ..." to stderr as they are, and returns. */
 void error_print_lines(const char *lines);
 
 /* Prints the line "train_gpt: warning: ..." to stderr on rank 0. Other ranks print nothing. */

@@ -35,10 +35,10 @@
 /* Number of bytes that a read or write of n bytes moves: half of them if the failpoint f makes it short. */
 #define MOVED(n) (f.is_short ? ((n) + 1) / 2 : (n))
 
-/* Makes a call that returns 0 or -1. Returns 0 or -errno. */
+/* Makes a system call that returns 0 or -1, unless a test makes the failpoint `name` fail. Its value is 0 or -errno. */
 #define STATUS(name, call) (FAILABLE(name, call) < 0 ? -errno : 0)
 
-/* Makes a call that returns 0 or -1, again as long as a signal interrupts it. Returns 0 or -errno. */
+/* Makes a system call like STATUS, and repeats it as long as a signal interrupts it. The value is 0 or -errno. */
 #define RETRIED(name, call)             \
     __extension__({                     \
         int rc;                         \

@@ -25,7 +25,7 @@ enum { JSON_LIMIT = 1 << 20, JSON_DEPTH = 32 };
  * hostile file. */
 enum { JSON_PATH_BYTES = 255 };
 
-typedef struct { int line, column; } JsonPlace; /* 1-based; columns count bytes */
+typedef struct { int line, column; } JsonPlace; /* place in a text; line and column count from 1, columns in bytes */
 
 typedef struct {
     JsonPlace at;

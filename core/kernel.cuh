@@ -108,8 +108,9 @@ static inline void queue_kernel(unsigned cluster, int early, void (*kernel)(P...
         attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute.val.programmaticStreamSerializationAllowed = 1;
     }
-    (void)cudaLaunchKernelEx(&launch, kernel, static_cast<P>(arguments)...); /* LAUNCH_AS reports its error with the
-                                                                              * name of the kernel */
+    (void)cudaLaunchKernelEx(&launch, kernel, static_cast<P>(arguments)...); /* the result is not used, because
+                                                                              * LAUNCH_AS reports an error with the name
+                                                                              * of the kernel */
 }
 #endif
 

@@ -33,7 +33,7 @@ typedef enum { GROUP_VECTOR, GROUP_MATRIX, GROUP_EMBEDDING } ParamGroup;
 typedef enum { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_HEADS, CUT_VOCABULARY } Cut;
 
 typedef struct {            /* one parameter: a row of the parameter table */
-    char    name[64];       /* example: "transformer.h.3.attn.c_attn.weight", as in the files */
+    char    name[64];       /* name of the parameter in files, such as "transformer.h.3.attn.c_attn.weight" */
     int     dims;
     int64_t dim[2];         /* shape of the parameter in files */
     int     symbol[2];      /* symbol of each dimension, such as DIM_V for the vocabulary, from an enum of the caller

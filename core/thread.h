@@ -28,7 +28,7 @@ enum { THREAD_STACK_SIGNAL = SIGURG }; /* signal by which the watchdog requests 
 typedef struct {
     pthread_t       id;
     pthread_mutex_t lock;    /* guards `stop`, and the fields that the thread's owner shares with the thread */
-    pthread_cond_t  changed; /* signals a change of the guarded fields */
+    pthread_cond_t  changed; /* signals that a field guarded by `lock` has changed */
     int             stop;    /* 1: the thread is requested to end */
     int             ended;   /* 1: the thread has ended */
     void         *(*work)(void *ctx);
@@ -59,7 +59,8 @@ int  thread_try_stop(Thread *t, double ms);
  * them between the two calls. thread_wait and thread_wait_for give up the lock while they wait. */
 void thread_lock(Thread *t);
 void thread_unlock(Thread *t);
-void thread_changed(Thread *t);                /* wakes the other thread if it waits for a change */
+void thread_changed(Thread *t);                /* reports a change of the shared fields: wakes the other thread if it
+                                                * waits for a change */
 void thread_wait(Thread *t);                   /* waits, without the lock, until the other thread has called
                                                 * thread_changed */
 int  thread_wait_for(Thread *t, double ms);    /* waits at most `ms` for a change; returns 0 if that time has passed

@@ -16,7 +16,8 @@ KERNEL activation_forward_kernel(T *y, const T *x, int64_t n) {
     #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         int64_t i = pack_place<W, PACKS>(k);
-        if (i < n) in[k] = pack_load_part<T, W, ONCE>(x + i, n - i); /* x is read again only in backward */
+        if (i < n) in[k] = pack_load_part<T, W, ONCE>(x + i, n - i); /* ONCE: the cache may drop x, which is read again
+                                                                      * only in backward */
     }
     #pragma unroll
     for (int k = 0; k < PACKS; k++) {

@@ -499,7 +499,7 @@ static void backward_keys(const Backward *job, BackwardScratch w, int64_t head, 
     store_keys(job, PART_V, head, keys, dv);
 }
 
-/* Computes dq of a tile of queries. */
+/* Computes dq, the gradient of the queries, for one tile of queries of a head. */
 static void backward_queries(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = tile_round(attention_rows(tile, h->T)), last = attention_place(h, tile);

@@ -55,8 +55,9 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         #pragma unroll
         for (int side = 0; side < 2; side++) {
             float high = highest_score(s[atom], side),
-                  rise = (high - m.top[atom][side]) * scale_log2; /* infinite or very large at a row's first keys,
-                                                                   * because top is still -infinity or NO_SCORE */
+                  rise = (high - m.top[atom][side]) * scale_log2; /* log2 of exp(highest score - maximum); infinite or
+                                                                   * very large at a row's first keys, because top is
+                                                                   * still -infinity or NO_SCORE */
             shrink[atom][side] = 1.0f;
             if (rise > (float)RAISE) {
                 shrink[atom][side] = exp2_approx(-rise);
@@ -184,7 +185,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is loaded, and all threads have read the other stage, which may be overwritten */
+        __syncthreads(); /* after this the tile is in shared memory, and all threads have read the other stage, which
+                          * may be overwritten */
         if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
         if (key < position + Tile::ROWS && query < h.T && /* otherwise all of the warp's queries precede these keys and
@@ -193,7 +195,7 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
             forward_tile<T, D, Tile::ATOMS, DOCUMENTS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key,
                                                        starts, query, h);
     }
-    __syncthreads(); /* both stages have been read, so outputs may pass through them */
+    __syncthreads(); /* after this both stages have been read, so outputs may pass through them */
     forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE,
                                      out, m, query, h);
 }
@@ -241,13 +243,13 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = begin; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all threads have read the previous tile, which may be overwritten now */
+        __syncthreads(); /* after this all threads have read the previous tile, which may be overwritten */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row,
                                                        h);
         cp_async_commit();
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is complete in shared memory */
+        __syncthreads(); /* after this the tile is complete in shared memory */
         float s[Tile::M][Tile::M];
         f32_scores<D>(s, shared, k_tile);
         f32_softmax<DOCUMENTS>(s, top, sum, out, block_position + f32_ty() * Tile::M, key, starts, query, h);

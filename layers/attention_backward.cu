@@ -194,7 +194,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded; all threads have read the other stage */
+        __syncthreads(); /* after this the tiles of this step are loaded, and all threads have read the other stage */
         walk_on<PLAIN>(next, STEP, kept->begin, kept->end);
         if (has_more<PLAIN>(next, kept->end, group)) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
@@ -262,7 +262,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     for (int key = begin, stage = 0; key < end; key += STEP, stage ^= 1) {
         const T *k = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *v = k + Tile::STEP_ELEMS;
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded; all threads have read the other stage */
+        __syncthreads(); /* after this the tiles of this step are loaded, and all threads have read the other stage */
         if (key + STEP < end)
             load_keys<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, keys + p.keys, key + STEP,
                                   h);
@@ -327,10 +327,10 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on<false>(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
-        __syncthreads(); /* all threads have read the previous step's tiles, which may be overwritten now */
+        __syncthreads(); /* after this all threads have read the previous step's tiles, which may be overwritten */
         load_pair<float, Tile::ROWS, D, Tile::THREADS>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
-        __syncthreads(); /* this step's tiles are complete in shared memory */
+        __syncthreads(); /* after this the tiles of this step are complete in shared memory */
         float s[M][M], ds[M][M];
         f32_scores<D>(s, k, q);
         f32_scores<D>(ds, v, d);
@@ -366,13 +366,13 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     load_pair<float, Tile::ROWS, D, Tile::THREADS>(q, own, block_query, h);
     for (int key = begin; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all threads have read the previous step's tiles, which may be overwritten now */
+        __syncthreads(); /* after this all threads have read the previous step's tiles, which may be overwritten */
         load_pair<float, Tile::ROWS, D, Tile::THREADS>(
             k,
             {keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns, h.key_stride, h.key_stride},
             from.row, h);
         cp_async_wait<0>();
-        __syncthreads(); /* this step's tiles are complete in shared memory */
+        __syncthreads(); /* after this the tiles of this step are complete in shared memory */
         float s[M][M], ds[M][M];
         f32_scores<D>(s, q, k);
         f32_scores<D>(ds, d, v);
@@ -422,7 +422,7 @@ static int backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor d
         delta = arena_tensor(&s->scratch, F32, 2, shape.query, y.dim[0], 1);
         attention_delta(s, delta, dy, y);
     }
-    Tensor noted = dqkv; /* dqkv in bf16: the work and the bytes of codes are the same */
+    Tensor noted = dqkv; /* dqkv as bf16, for the note of costs: 8-bit codes take the same work and bytes */
     fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
     attention_backward_contract(s, noted, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
     if (tensor_is_none(keys)) dkeys = dqkv, keys = qkv;
@@ -433,7 +433,8 @@ static int backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor d
     bool   is_hopper = !s->ledger && attention_takes_hopper(qkv.type, h),
            has_sums = !tensor_is_none(dbias) && (s->ledger ? attention_expects_hopper(qkv.type, h.D) : is_hopper);
     Minus  minus = {NULL, NULL, (int)(blocks_for(h.T, PADDED) * PADDED)};
-    size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
+    size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* bytes of one statistic, lse or delta, of
+                                                                            * all queries; a multiple of ARENA_ALIGN */
     minus.lse = (float *)arena_take(&s->scratch, bytes);
     minus.delta = (float *)arena_take(&s->scratch, bytes);
     float *sums = by_heads ? (float *)arena_take(&s->scratch, attention_heads_bytes(h.heads, h.T, h.D)) : NULL;

@@ -79,8 +79,9 @@ template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[
             if (held_side(i) == side) high = fmaxf(high, s[i]);
         high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
         high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
-        const float rise = (high - m.top[side]) * scale_log2; /* infinite or very large at a row's first keys, because
-                                                               * top is still -infinity or NO_SCORE */
+        const float rise = (high - m.top[side]) * scale_log2; /* log2 of exp(highest score - maximum); infinite or very
+                                                               * large at a row's first keys, because top is still
+                                                               * -infinity or NO_SCORE */
         shrink[side] = 1.0f;
         if (rise > (float)RAISE) shrink[side] = exp2_approx(-rise), m.top[side] = high, raised = true;
         const float top = m.top[side] * scale_log2;

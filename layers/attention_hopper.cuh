@@ -161,7 +161,7 @@ template <int N> DEVICE void set_zero(float (&x)[N]) {
 /* --- masks set scores to -infinity. Rows are queries and columns keys, from the given positions on; if TURNED, rows
  * are keys and columns queries. */
 
-/* Masks later keys: no query sees a key after it. */
+/* Masks scores of later keys: no query sees a key after its own position. */
 template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, int key) {
     #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -169,7 +169,8 @@ template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, i
         if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[i] = -INFINITY;
     }
 }
-/* Masks earlier documents: no query sees a key before its document. row: row of the first query, in `starts`. */
+/* Masks scores of earlier documents: no query sees a key before its own document. row: row of the first query, in
+ * `starts`. */
 template <bool TURNED, int N>
 DEVICE void mask_earlier(float (&s)[N], const int32_t *starts, int row, int key, const Heads &h) {
 #pragma unroll
@@ -278,7 +279,8 @@ template <typename T, int D, bool DOCUMENTS, bool TIGHT = false, class F, class 
 DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEYS_STEP / 16][4], const KeysTiles<T> &at,
                       int position, int query, const int32_t *starts, const Heads &h, F free_last, G use) {
     constexpr int  STEP = KEYS_STEP;
-    constexpr bool EARLY = D == 64; /* with D = 128 the registers do not suffice for s and dp at once */
+    constexpr bool EARLY = D == 64; /* true: the product dp is queued together with s. At D = 128 the registers do not
+                                     * suffice for both */
     const int     query_position = position_of(h, query), own = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
     float         s[STEP / 2], dp[STEP / 2];
     uint32_t      p[STEP / 16][4], kept[STEP / 16][4]; /* kept: a copy of p, whose own registers dv's product uses until

@@ -85,7 +85,7 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
     const int position = item.position, steps = max(item.end - item.begin + STEP - 1, 0) / STEP * (PLAIN ? 1 : h.group);
     const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, item.head);
     int            query = item.begin, step = 0;
-    bool           is_running = false; /* the product for dk of step n - 1 still runs */
+    bool           is_running = false; /* true: the product for dk of step n - 1 still runs */
     uint32_t       ds[STEP / 16][4];
     set_zero(dk);
     set_zero(dv);

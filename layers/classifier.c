@@ -84,7 +84,8 @@ SIMD_INLINE void row_gradient_of(DType type, void *row, Softmax r, int64_t targe
     float  c = terms.softcap, at_target = 0.0f;
     double pull = 1.0 + 2.0 * (double)terms.z * (log(r.sum) + (double)r.max);
     float  factor = (float)((double)scale * pull / r.sum);
-    /* At the target the two terms nearly cancel once the model is sure, so that element is computed separately. */
+    /* At the target the softmax term and the 1 that is subtracted nearly cancel once the model is sure. So the target's
+     * element is computed separately, in f64. */
     if (target < V) {
         double y = y_of(row, target, type, c);
         at_target = (float)((double)scale * (pull * exp(y - (double)r.max) / r.sum - 1.0));

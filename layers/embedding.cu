@@ -12,7 +12,8 @@ enum {
     WARPS = 8, THREADS = WARPS * WARP,
     SLICE_PACKS = 8,                   /* packs of channels that a block adds for a token with many rows: 128 bytes of
                                         * each row */
-    /* threads that divide the rows of a token among themselves (a run: the places of one token in the sorted list) */
+    /* number of groups of threads, which divide the rows of a token among themselves (a run: the places of one token in
+     * the sorted list) */
     GROUPS = THREADS / SLICE_PACKS,
     BATCH = 4                          /* number of rows whose loads are in flight together */
 };

@@ -406,7 +406,7 @@ KERNEL __launch_bounds__(TileOf<T>::THREADS)
     typedef TileOf<T> Tile;
     SMEM_DYN(T, shared);
     Place p = find_tile(first, E, Tile::I, (int)blockIdx.y);
-    if (p.expert == E) return; /* the whole block returns */
+    if (p.expert == E) return; /* the whole block returns, so no thread misses a barrier */
     int begin = first[p.expert], rows = first[p.expert + 1] - begin, i0 = p.tile * Tile::I,
         j0 = (int)blockIdx.x * Tile::J;
     Operand<T> a = {x + (int64_t)begin * k, k, rows, k};
@@ -427,7 +427,7 @@ KERNEL __launch_bounds__(TileOf<T>::THREADS)
     typedef TileOf<T> Tile;
     SMEM_DYN(T, shared);
     int e = (int)blockIdx.z, begin = first[e], rows = first[e + 1] - begin;
-    if (rows == 0 && add) return; /* the whole block returns */
+    if (rows == 0 && add) return; /* the whole block returns, so no thread misses a barrier */
     int        i0 = (int)blockIdx.y * Tile::I, j0 = (int)blockIdx.x * Tile::J;
     Operand<T> a = {dy + (int64_t)begin * m, m, rows, m}, b = {x + (int64_t)begin * k, k, rows, k};
     float     *out = dw + e * stride;

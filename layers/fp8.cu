@@ -139,7 +139,8 @@ template <Activation kind>
 KERNEL __launch_bounds__(TILE_THREADS) fp8_activation_forward_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
-        Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c)); /* x is read again only in backward */
+        Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c)); /* the cache may drop x, which is read
+                                                                                * again only in backward */
         for (int j = 0; j < PACK8; j++) v.v[j] = activate(kind, v.v[j]);
         return pairs_from_f32(v);
     });
@@ -266,7 +267,8 @@ DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
     Pack<float, PACK8> sum = pairs_to_f32(x), update = pairs_to_f32(load_pairs_once(f.update + i));
     for (int j = 0; j < PACK8; j++) sum.v[j] += update.v[j];
     x = pairs_from_f32(sum);
-    pack_store_once((uint32_t *)(f.sum + i), x); /* the sum is needed again only when the next branch ends */
+    pack_store_once((uint32_t *)(f.sum + i), x); /* the cache may drop the sum, which is needed again only when the next
+                                                  * branch ends */
     return x;
 }
 

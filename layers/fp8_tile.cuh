@@ -16,8 +16,8 @@
 
 enum {
     TILE_ROWS = 128, TILE_COLUMNS = 64, TILE_THREADS = 256,
-    PACK8 = 8, THREAD_ROWS = 4, /* a thread has 4 rows of 8 columns */
-    CHUNK = 16,                 /* number of rows of a column that are written at once */
+    PACK8 = 8, THREAD_ROWS = 4, /* a thread has THREAD_ROWS rows of PACK8 columns of a tile */
+    CHUNK = 16,                 /* number of neighbouring rows of a transposed column that are written at once */
     COLUMN_CHUNKS = TILE_ROWS / CHUNK, ROW_PACKS = TILE_COLUMNS / PACK8
 };
 
@@ -34,8 +34,8 @@ typedef struct {
 
 /* --- values as stored --------------------------------------------------------------------------------------------- */
 
-typedef Pack<uint32_t, PACK8 / 2> Pairs8; /* 8 neighbours of bf16, two in a word, because splitting and joining halves
-                                           * costs instructions */
+typedef Pack<uint32_t, PACK8 / 2> Pairs8; /* 8 neighbouring bf16 elements, two in a word, because splitting and joining
+                                           * halves costs instructions */
 
 DEVICE Pairs8 load_pairs(const bf16 *p) { return pack_load<uint32_t, PACK8 / 2>((const uint32_t *)p); }
 DEVICE Pairs8 load_pairs_once(const bf16 *p) { return pack_load_once<uint32_t, PACK8 / 2>((const uint32_t *)p); }
@@ -82,7 +82,7 @@ template <DType type> DEVICE CastScale cast_scale(const float *scale) {
             both_halves(fp8_largest(type) * scale[FP8_INVERSE])};
 }
 
-typedef Pack<uint32_t, PACK8 / 4> Codes8; /* codes of 8 neighbours, the first in the lowest byte */
+typedef Pack<uint32_t, PACK8 / 4> Codes8; /* 8-bit codes of 8 neighbouring elements, the first in the lowest byte */
 
 /* Corrects a pack in which some elements exceed the largest value; rare. Finite ones, which are the largest code
  * already, are counted. Infinities and NaN become NaN. */

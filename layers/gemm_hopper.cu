@@ -62,7 +62,7 @@ struct GemmCall {
     /* blocks in a cluster; rows and columns of the grid of tiles of c. A cluster is along m, and tiles_m counts
      * clusters */
     int       cluster, tiles_m, tiles_n;
-    int       parts, works;       /* number of slices of k; number of tiles of all slices */
+    int       parts, works;       /* number of slices of k; number of work items: the tiles of all slices */
     float    *sums;               /* output in f32, rows ld apart: c itself if k is not sliced, otherwise [parts,m,n]
                                    * the sums of each slice; not used for a 16-bit c */
     float    *column_sums;        /* [tiles along m,n] column sums of c as stored, or NULL */

@@ -19,7 +19,7 @@
 /* --- sums over rows of what each row adds to a weight's gradient -------------------------------------------------- */
 
 enum {
-    MIN_ROWS = 16,      /* rows of a block, so that its partial sums are under 1/4 of its traffic */
+    MIN_ROWS = 16,      /* fewest rows of a block, so that its partial sums are under 1/4 of its memory traffic */
     MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* limits of the number of blocks, which give some
                                                                     * 100,000 threads for any C */
     TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns */
@@ -201,7 +201,8 @@ enum {
 template <int W> constexpr int max_threads() { return W > 4 ? 384 : 512; }
 
 template <typename T> struct LayerBackward {
-    T           *dx;                /* may be dresidual, because each element is read and written by one thread */
+    T           *dx;                /* output; may be dresidual, because each element is read and written by one
+                                     * thread */
     const T     *dresidual, *dy, *x, *w;
     const float *mean, *rstd;
     float       *partial;           /* partial sums of dw, db and dbias; [blocks][3][C], or [blocks][2][C] without
@@ -464,7 +465,8 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
 enum { MAX_THREADS = 512 }; /* most threads of a block, so that each may have 128 registers */
 
 template <typename T> struct RmsBackward {
-    T           *dx;                /* may be dresidual or dy, because each element is read and written by one thread */
+    T           *dx;                /* output; may be dresidual or dy, because each element is read and written by one
+                                     * thread */
     const T     *dresidual, *dy, *x, *w;
     const float *rstd;
     float       *partial;           /* partial sums of dw; [blocks][C] */
