@@ -62,7 +62,7 @@ void error_set_memory_advice(const char *lines);
 void error_set_input(const char *name);
 
 /* Sets a function that fail() and CHECK() call once before the process ends, to remove temporary files and the like.
- * at_end may be NULL. Returns the `with` of the function that was set before. */
+ * `with` is the argument of that call. at_end may be NULL. Returns the `with` that was set before. */
 void *error_set_end(void (*at_end)(void *with), void *with);
 
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */

@@ -12,8 +12,8 @@
 #define EXPECT_ACT(t)                                                                                                  \
     CHECK((t).type == F32 || (t).type == BF16, "the CPU computes in fp32 and bf16, not in %s", dtype_name((t).type))
 
-/* Elementwise ops process flat memory in blocks, one per iteration of a thread. ACT_BLOCK is a multiple of every
- * vector. */
+/* Elementwise ops process flat memory in blocks of ACT_BLOCK elements, one in each iteration of a thread. ACT_BLOCK is
+ * a multiple of every vector length. */
 enum { ACT_BLOCK = 1 << 14 };
 static inline int64_t act_block_elems(int64_t first, int64_t elems) {
     return elems - first < ACT_BLOCK ? elems - first : ACT_BLOCK;

@@ -279,8 +279,8 @@ static inline int attention_delta_contract(Stream *s, Tensor delta, Tensor dy, T
     return stream_note(s, "attention_delta", N, H, C / H, 0, 2.0 * (double)tensor_elems(y),
                        2.0 * contract_bytes(y) + contract_bytes(delta));
 }
-/* Contract of backward. If `keys` holds the keys of all context ranks, dkeys holds their gradients; otherwise dqkv
- * does. */
+/* Contract of attention's backward pass. If `keys` holds the keys of all context ranks, dkeys holds their gradients;
+ * otherwise dqkv does. */
 static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y,
                                               Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Tensor starts,
                                               ContextPart c, HeadShape h) {

@@ -39,7 +39,7 @@ static int32_t largest_bits(Tensor x) {
 typedef struct { int64_t over, vanished; } Lost;
 
 /* y = fp8(scale x) / scale. Rounds to the nearest multiple of u = 2^(exponent - bits of fraction), ties to even, by
- * f32's own rounding: a + 2^23 u is a number of 23 bits. */
+ * f32's own rounding: with a = |scale x|, a + 2^23 u is a number of 23 bits. */
 static Lost round_values(uint16_t *out, const uint16_t *in, int64_t n, DType type, float scale, float inverse) {
     const float    largest = fp8_largest(type);
     const uint32_t bottom = (uint32_t)(127 + fp8_bottom(type)) << 23, lift = (uint32_t)(23 - (type == E4M3 ? 3 : 2))

@@ -351,8 +351,8 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
     if (epilogue == EPILOGUE_ACTIVATION_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
 }
 
-/* Stores a tile of an f32 c: c = or += acc. All loads of a row are written before its stores, because the compiler may
- * not move a load before a store. */
+/* Stores a tile of an f32 c: c = or += acc. In the source all loads of a row precede its stores, because the compiler
+ * may not move a load before a store. */
 DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, const Work &w) {
     int lane = (int)threadIdx.x % WARP, column = w.column + lane % 4 * 2;
 #pragma unroll
@@ -525,8 +525,8 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
         /* fraction of the time in which a multiprocessor has work, if all work items take equally long */
         double  share = (double)works / (double)(blocks_for(works, clusters) * clusters);
         int     is_long = parts == 1 || steps_of(p) / parts >= LEAST_STEPS;
-        /* Another way must have a share that is larger by 0.02. The first way needs none, because a small product may
-         * fill less than 2 % of the GPU. */
+        /* Another way must have a share (of busy time) that is larger by 0.02. The first way needs none, because a
+         * small product may fill less than 2 % of the GPU. */
         if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || (count > 0 && share < best + 0.02)) continue;
         best = share;
         count = count < GEMM_WAYS / 2 ? count + 1 : GEMM_WAYS / 2;

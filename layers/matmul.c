@@ -462,8 +462,8 @@ void matmul(Stream *s, Matmul p) {
     else product_by_panels(s, p);
 }
 
-/* Largest piece of a ragged product in bf16. Each size needs a primitive, which is slow to make. So the product is
- * split into pieces of powers of two, whose primitives soon exist. */
+/* Largest piece of a bf16 product whose m or k differs at each call (matmul_ragged). Each size needs a primitive, which
+ * is slow to make. So the product is split into pieces of powers of two, whose primitives soon exist. */
 enum { RAGGED_PIECE = 512 };
 
 static Matmul ragged_piece(Matmul p, Ragged extent, int64_t at, int64_t piece) {

@@ -263,8 +263,8 @@ static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *re
            result.workspaceSize <= workspace_bytes();
 }
 
-/* Returns 0 for split sums that are added in place, in the order in which blocks finish, or in the output's own type.
- * An algorithm without this attribute has no split sums. */
+/* Returns whether an algorithm repeats its bits. It returns 0 for split sums that are added in place, in the order in
+ * which blocks finish, or in the output's own type. An algorithm without this attribute has no split sums. */
 static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
     int32_t scheme = algo_attribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_REDUCTION_SCHEME_NONE);
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
