@@ -107,8 +107,8 @@ void activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Te
  * `order` says how w and dw are stored: PLAIN is [K,M], TRANSPOSED is [M,K], which has no bias. */
 typedef enum { PLAIN, TRANSPOSED } MatrixOrder;
 /*   y [N,M] act out   x [N,K] act in   w [K,M] or [M,K] act in   b [M] act in, or none
- * The head is such a layer, logits = x wte^T. Rows V..V'-1 of its wte [V',C] are padding, V' = V rounded up. They are
- * zero and stay zero, and so do the padding columns of the logits and of their gradients. */
+ * The model's head is a linear layer too, logits = x wte^T. Rows V..V'-1 of its wte [V',C] are padding, V' = V rounded
+ * up. They are zero and stay zero, and so do the padding columns of the logits and of their gradients. */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order);
 /* Computes linear and activation: pre = x w + b, kept for backward; y = f(pre), of pre as stored.
  *   pre, y [N,M] act out */
@@ -144,8 +144,8 @@ void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor 
 enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALES = 4 };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
-/* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below has
- * written for this product's f. That op has then already updated amax and counts.
+/* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below (its
+ * parameter f, the Fp8 of this product) has written. That op has then already updated amax and counts.
  *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] or [M,K] bf16 in   b [M] bf16 in, or none */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order, Fp8 f);
 /* Computes the gradients of linear in fp8.

@@ -97,9 +97,10 @@ void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre,
         activation_forward(s, kind, y, pre);
 }
 
-/* Computes the product with the addition fused if that is faster. A plain product costs the next norm two passes more:
- * it reads y and writes sum. These are as many bytes as residual_forward moves for two thirds of the rows. So timing
- * compares the fused product with a plain one and residual_forward over that many rows, which writes to y. */
+/* Computes sum = stream + y, y = x w + b, as one fused product if that is faster. A plain product costs the next norm
+ * two passes more: it reads y and writes sum. These are as many bytes as residual_forward moves for two thirds of the
+ * rows. So timing compares the fused product with a plain one and residual_forward over that many rows, which writes to
+ * y. */
 int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b,
                             MatrixOrder order) {
     linear_expect(sum, x, w, b, order);
