@@ -1,5 +1,5 @@
-/* channel.c - connections between servers and islands (channel.h): sockets, frames over TLS, and waiting for several
- * connections at once. */
+/* channel.c - connections between servers and islands, the training jobs of several sites (channel.h): sockets, frames
+ * over TLS, and waiting for several connections at once. */
 #include "comm/channel.h"
 
 #include <errno.h>
@@ -196,8 +196,8 @@ int channel_listen(const char *host_port, ChannelFault *fault) {
 /* --- a channel ---------------------------------------------------------------------------------------------------- */
 
 enum {
-    DROPS = 64, DROP_BYTES = 1 << 16, /* limits while channel_end drops what arrives: most reads in a call, and bytes of
-                                       * each read */
+    DROPS = 64, DROP_BYTES = 1 << 16, /* limits for dropping bytes that arrive after channel_end: most reads in a call,
+                                       * and bytes of each read */
     WAKE_BYTES = 1 << 15,
     RECORD_BYTES = 16640,             /* most bytes of a TLS 1.3 record, the unit that TLS encrypts */
     OLD_HEAD_BYTES = 8,               /* bytes with which a connection of protocol 2 or older begins */
@@ -241,7 +241,7 @@ struct Channel {
 
 /* --- its end ------------------------------------------------------------------------------------------------------ */
 
-/* Marks the channel as broken. Keeps the fault if it is the first. */
+/* Marks the channel as broken, and records the fault unless an earlier one is recorded. */
 static void break_channel(Channel *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 static void break_channel(Channel *c, int code, const char *fmt, ...) {
     char    text[sizeof c->fault.text - CHANNEL_PEER_BYTES - 1];
@@ -350,7 +350,8 @@ static int is_tls(Channel *c) {
         break_channel(c, EXIT_PEER, "is no island: its first bytes are not those of our protocol");
     else if (c->old_bytes == OLD_HEAD_BYTES) {
         if (send(c->fd, MINE, sizeof MINE, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {} /* a failed send is ignored, because the
-                                                                                 * fault below is right in any case */
+                                                                                 * channel breaks with the same fault in
+                                                                                 * any case */
         break_channel(c, EXIT_CONFIG,
                       "speaks protocol %u, this program protocol %d: use the same train_gpt on both sides",
                       (unsigned)little_endian(head + 4, 4), CHANNEL_PROTOCOL);
@@ -382,8 +383,8 @@ static void open_channel(Channel *c) {
 
 /* --- in ----------------------------------------------------------------------------------------------------------- */
 
-/* Returns how many bytes `in` must hold to go on: those of a header, or, once the header is there, of the whole
- * frame. */
+/* Returns the number of bytes of the current frame that the buffer `in` must hold before the next check: the header,
+ * or, once the header is complete, the whole frame. */
 static size_t wants(const Channel *c) {
     return FRAME_HEADER_BYTES + (c->in_bytes < FRAME_HEADER_BYTES ? 0 : c->header.payload_bytes);
 }
@@ -411,8 +412,8 @@ static size_t receive(Channel *c, void *at, size_t bytes) {
         break_channel(c, EXIT_PEER, "closed the connection%s",
                       c->in_bytes > 0 || tls_lacks(c->tls) > 0 ? " within a frame" : "");
     else if (n < 0 && n != TLS_MUTE) break_channel(c, EXIT_PEER, "is lost: %s", c->tls->why);
-    else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* the peer has accepted no more, and all that it had
-                                                                   * sent has been read */
+    else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* the peer accepts no more bytes, and all bytes that
+                                                                   * it has sent are read */
     return 0;
 }
 
@@ -470,8 +471,8 @@ static struct pollfd interest(const Channel *c) {
 
 /* Sets when channel_wait returns in the middle of a frame: at the end of the frame or of a TLS record, or after
  * WAKE_BYTES. It does not return at each packet, because a frame of 4 MiB has thousands. The system also ends the wait
- * when the connection ends. WAKE_BYTES apply only if more than a record is missing besides, because TLS may hold one
- * record that has already left the socket. */
+ * when the connection ends. WAKE_BYTES is used only if at least one more TLS record is missing, because OpenSSL may
+ * hold a record that has already left the socket. */
 static void set_wakes_at(Channel *c) {
     int    is_read = c->is_open && !c->is_ending && !c->is_ready;
     size_t left = is_read && c->in_bytes >= FRAME_HEADER_BYTES ? wants(c) - c->in_bytes : 0, at = 1;

@@ -21,16 +21,16 @@
 #include "comm/key.h"
 
 enum {
-    CHANNEL_PROTOCOL = 3, /* version of the protocol. Raise it when a frame or a message changes. Protocol 3 uses TLS,
-                           * and has neither fragments nor moments */
+    CHANNEL_PROTOCOL = 3, /* version of the protocol between training jobs (islands) and their server. Raise it when a
+                           * frame or a message changes. Version 3 is the first with TLS */
     CHANNEL_OPENING_MS = 5000, /* time in ms in which a peer must finish the TLS handshake, or close after
                                 * channel_end */
     CHANNEL_RETRY_MS = 1000,   /* pause in ms between two tries to connect */
     CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT,
     CHANNEL_OUT_BYTES = 2 * CHANNEL_FRAME_BYTES,
     CHANNEL_MOST_UNSENT = 8 * CHANNEL_OUT_BYTES, /* most unsent bytes; a peer that lets more wait is dropped */
-    CHANNEL_BYTES = CHANNEL_FRAME_BYTES + CHANNEL_OUT_BYTES, /* bytes of buffers that an open channel takes, unless
-                                                              * channel_queue needs more */
+    CHANNEL_BYTES = CHANNEL_FRAME_BYTES + CHANNEL_OUT_BYTES, /* bytes of buffers that an open channel takes;
+                                                              * channel_queue may make the out buffer larger */
     CHANNEL_PEER_BYTES = 80
 };
 
@@ -103,7 +103,8 @@ void channel_limit(Channel *c, int64_t most_elems);
 int         channel_is_open(const Channel *c);     /* returns 1 if the peer has proven the key, so that frames can be
                                                     * sent */
 int         channel_is_broken(const Channel *c);
-size_t      channel_unsent(const Channel *c);      /* returns the number of bytes in the out buffer */
+size_t      channel_unsent(const Channel *c);      /* returns the number of bytes in the out buffer that are not sent
+                                                    * yet */
 double      channel_silent_ms(const Channel *c);   /* returns the ms since the last byte was read; call channel_progress
                                                     * first, so that bytes that have arrived count */
 const char *channel_peer(const Channel *c);        /* returns the address of the peer: "192.0.2.1:port" or

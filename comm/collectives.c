@@ -86,11 +86,11 @@ static void post_receives(Op *op) {
         Chunk   chunk = chunk_of(op, i, RECEIVED);
         if (i < op->sums) {
             if (c->chunk_owner < 0) c->chunk_owner = op->sequence;
-            if (c->chunk_owner != op->sequence) return; /* an older collective uses the receive buffers, and can end
-                                                         * without this one */
+            if (c->chunk_owner != op->sequence) return; /* waits: an older collective of the group uses the receive
+                                                         * buffers, and can end without this one */
             chunk.at = buffer(c, i);
         } else if (op->sums > 0 && op->sent <= i - op->sums) {
-            return; /* the place to receive into is still being sent: an all-reduce must wait */
+            return; /* waits: in an all-reduce the chunk of x to receive into may still be on its way to a neighbour */
         }
         MPI_CHECK(c->world, MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, chunk.peer, op_tag(op), c->ring,
                                       &op->receive[i % WINDOW]));
@@ -141,8 +141,8 @@ static int tree_chunk_bytes(const Op *op, int64_t chunk) {
     return (int)smaller_of(op->piece_bytes - chunk * TREE_CHUNK_BYTES, TREE_CHUNK_BYTES);
 }
 
-/* Returns the chunk of send i. Sends are ordered by chunk, then by receiving rank (this rank + 1 first), then by
- * node. */
+/* Returns the chunk that the i-th send of a tree sum carries. Sends are ordered by chunk, then by receiving rank (this
+ * rank + 1 first), then by node (partial sum of this rank). */
 static Chunk tree_chunk_of(const Op *op, int64_t i) {
     const Comm *c = op->comm;
     int64_t     mine = c->tree->mine, chunk = i / ((c->size - 1) * mine), rest = i % ((c->size - 1) * mine);
@@ -165,7 +165,8 @@ static void tree_post_receives(Op *op) {
     struct Tree *t = c->tree;
     for (; op->receives < op->messages && op->receives < op->received + 2; op->receives++) {
         if (t->owner < 0) t->owner = op->sequence;
-        if (t->owner != op->sequence) return; /* an older sum uses the receive buffer, and can end without this one */
+        if (t->owner != op->sequence) return; /* waits: an older sum uses the receive buffer, and can end without this
+                                               * one */
         for (int i = 0; i < t->parts; i++) {
             MPI_Request *request = &t->receive[op->receives % 2 * t->parts + i];
             *request = MPI_REQUEST_NULL;
@@ -177,7 +178,8 @@ static void tree_post_receives(Op *op) {
     }
 }
 
-/* Adds the oldest chunk in tree order if all ranks' parts of it have arrived. Returns 1 if they have. */
+/* Adds the partial sums of all ranks for the oldest chunk, in tree order, if all have arrived. Returns 1 if they
+ * have. */
 static int tree_take_chunk(Op *op) {
     Comm        *c = op->comm;
     struct Tree *t = c->tree;
@@ -253,8 +255,8 @@ static int mpi_progress(Op *op) {
 
 /* --- every op ----------------------------------------------------------------------------------------------------- */
 
-/* Posts sends. A tree's are all ready at the start, and so are the chunks of a ring's first step and of a message.
- * Those of a later step are ready once they are received. */
+/* Posts the sends that are ready. The chunks of a tree sum, of a message, and of a ring's first step are ready at the
+ * start. A chunk of a later ring step is ready once it has been received. */
 static void post_sends(Op *op) {
     Comm   *c = op->comm;
     int     is_tree = op->kind == OP_TREE_SUM;
@@ -283,8 +285,8 @@ void op_start(Op *op) {
     post(op);
 }
 
-/* A test of a request that is not complete costs a pass of MPI's progress engine, and where MPI yields also a yield. So
- * sends are tested only when they block progress. */
+/* Tests sends only when they block progress. A test of an MPI request that is not complete costs a pass of MPI's
+ * progress engine, and a yield if MPI is set to yield. */
 int op_progress(Op *op) {
     if (op->by == COMM_MPI) return mpi_progress(op);
     for (int moved = 0;; moved = 1) {

@@ -61,8 +61,8 @@ long   launch_process(char *name);
 void world_expect(Launch launch);
 
 /* Joins the job: calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 if the MPI library cannot start. From
- * then on an error of MPI ends the job with 77, naming rank, host and collective. All ranks call it together, and
- * world_leave too. */
+ * then on an error of MPI ends the job with 77, naming rank, host and collective. All ranks call world_join together,
+ * and later world_leave together. */
 World *world_join(Launch launch);
 /* Returns a world for a plan, as if this process were `rank` of `size`, alone on its host. Collectives of its groups
  * move nothing and do not wait. Each notes its name, its group, the elements and the bytes that this rank would send in
@@ -95,17 +95,19 @@ int world_threads(World *w);
  * (the host need not). On a GPU, collectives work on host memory as long as no stream is followed. */
 void world_follow(World *w, Stream *s);
 
-/* Sets a function for the watchdog. It is called now and then while a wait for a collective, or for NCCL's start or
- * end, makes progress, because such a wait may be long without being a hang. progress may be NULL. */
+/* Sets the function that tells the watchdog of progress. It is called now and then while a wait for a collective, or
+ * for NCCL's start or end, makes progress, because such a wait may be long without being a hang. progress may be
+ * NULL. */
 void world_watch(World *w, void (*progress)(void *ctx), void *ctx);
-void world_moved(World *w); /* calls the function of world_watch, to report progress outside of comm/ */
+void world_moved(World *w); /* calls the function that world_watch has set; also for code outside of comm/ that makes
+                             * progress */
 
 /* Record of one collective. Times are those of clock_ms(), in ms. */
 typedef struct {
     const char *name;      /* name of the collective: "all-reduce", "barrier", ... */
     int64_t number;        /* number of the collective in its group, from 0 */
-    int64_t sequence;      /* number of the collective among all that this process has started over buckets, from 0; not
-                            * set for small blocking calls */
+    int64_t sequence;      /* number of the collective among all that this process has started over buckets (parameters
+                            * that travel together), from 0; not set for small blocking calls */
     double  start_ms;
     double  first_send_ms; /* time when the first message was posted; 0 if none is yet, and for small blocking calls */
     double  end_ms;        /* time when a poll or comm_finish (NCCL: comm_times) found the collective complete; 0 if it
@@ -174,7 +176,7 @@ void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
  * malloc'ed buffer and bytes_of_rank[size] (malloc'ed); other ranks get NULL. */
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 /* Returns 1 if any rank has a fault (fault[0] != 0). All ranks then get the text of the lowest such rank. All ranks
- * call it together. With c NULL only this process is asked. */
+ * call it together. With c NULL the function looks at this process only. */
 enum { COMM_FAULT_BYTES = 1024 };
 int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]);
 
@@ -188,8 +190,9 @@ void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *recei
  * and rounded at each addition. */
 void comm_reduce_scatter_start(Comm *c, Tensor x);
 /* Starts a reduce-scatter that adds in the order of TreeNodes, a binary tree: the bits of the sum are the same for any
- * number of ranks. nodes [count], and x as the last, are this rank's nodes of the `leaves` given to comm_tree_open().
- * Each is F32 and has the bucket's length. All of them become scratch except piece `rank` of x. */
+ * number of ranks. nodes [count] and x are this rank's partial sums, x the last of them, over its share of the `leaves`
+ * (micro-batches) given to comm_tree_open(). Each is F32 and has the bucket's length. All of them become scratch except
+ * piece `rank` of x. */
 void comm_tree_open(Comm *c, int64_t leaves); /* sets the number of leaves (micro-batches) of later tree sums, while no
                                                * sum is in flight; allocates small tables */
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
@@ -223,7 +226,8 @@ void comm_receive_start(Comm *pair, Tensor x);
  * it, some perhaps with no message. Messages between two ranks keep their order, and sender and receiver name the same
  * length and type. The caller may free message [count] on return. */
 typedef enum { EXCHANGE_SEND, EXCHANGE_RECEIVE } ExchangeSide;
-typedef struct { ExchangeSide kind; int peer; Tensor x; /* x has one element or more */ } CommMessage;
+typedef struct { ExchangeSide kind; int peer; Tensor x; /* x: what is sent, or where the message is received; one
+                                                         * element or more */ } CommMessage;
 void comm_exchange_start(Comm *c, const CommMessage *message, int count);
 /* Tells this group that its buckets are in host memory from now on, although world_follow has set a stream on the
  * GPU. */
@@ -239,7 +243,7 @@ void comm_poll(Comm *c); /* moves started collectives of all groups of the proce
  * of the group must call one of them. */
 int64_t comm_next(const Comm *c);
 int     comm_is_idle(const Comm *c); /* returns 1 if all collectives over buckets that this group has started are done;
-                                      * not for NCCL */
+                                      * with NCCL it always returns 1 */
 void    comm_wait(Comm *c, int64_t sequence);
 void    comm_finish(Comm *c); /* waits for all collectives that this group has started; with NCCL the compute stream
                                * (world_follow) waits, not the host */
@@ -303,21 +307,24 @@ void comm_forget_times(Comm *c);
  * them to whole nodes, as a binary counter carries. The rank that receives the nodes of all ranks continues in the same
  * tree. So the sum does not depend on which rank makes an addition. */
 
-/* A node of the tree: the sum of the leaves [first, first + leaves). leaves is a power of two, first a multiple of
- * it. */
+/* A node of the tree: the sum of the gradients of micro-batches (leaves) number first to first + leaves - 1. `leaves`
+ * is a power of two, and `first` a multiple of it. */
 typedef struct { int64_t first, leaves; } TreeNode;
 
-enum { TREE_MOST = 64 }; /* most nodes that a range of leaves needs: node sizes rise by powers of two, then fall */
+enum { TREE_MOST = 64 }; /* most nodes (partial sums) that a range of leaves (micro-batches) needs: node sizes rise by
+                          * powers of two, then fall */
 
-/* Nodes that cover a range of leaves, in order and without gaps; no two of them are the two halves of another node. */
+/* Nodes (partial sums) that cover a range of leaves (micro-batches), in order and without gaps. No two of them are the
+ * two halves of another node. */
 typedef struct { int count; TreeNode node[TREE_MOST]; } TreeNodes;
 
-/* Appends a node to the list and joins the last two nodes as long as they are the halves of one node. Returns the
- * number of joins; for each the caller adds the last partial sum to the last but one. When all leaves are there, the
- * remaining nodes are added from the last to the first, because only halves at the end can be missing. */
+/* Appends a node (partial sum) to the list and joins the last two nodes as long as they are the halves of one node.
+ * Returns the number of joins; for each the caller adds the last partial sum to the last but one. When all leaves are
+ * there, the remaining nodes are added from the last to the first, because only halves at the end can be missing. */
 int tree_push(TreeNodes *nodes, TreeNode node);
 
-/* Returns the nodes that cover the leaves of rank `rank`, if `ranks` ranks divide `leaves` leaves evenly. */
+/* Returns the nodes (partial sums) that cover the leaves of rank `rank`, if `ranks` ranks divide `leaves` leaves
+ * (micro-batches) evenly. */
 TreeNodes tree_of_rank(int64_t leaves, int ranks, int rank);
 
 /* Returns how many buffers a rank needs at most for its partial sums (nodes) while it computes a leaf. On one rank, and

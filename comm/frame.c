@@ -1,4 +1,5 @@
-/* frame.c - writes and parses the frames that islands and servers exchange (frame.h), and packs the values in them. */
+/* frame.c - writes and parses the frames that islands (training jobs of several sites) and servers exchange (frame.h),
+ * and packs the values in them. */
 #include "comm/frame.h"
 
 #include <math.h>
@@ -75,7 +76,8 @@ int64_t frame_value_bytes(FrameType type, int64_t elems) {
     }
 }
 
-/* Returns the int8 scale of a block of values, and 1/scale in *inverse. The scale is NaN if a value is not finite. */
+/* Returns the scale max|value| / 127 with which a block of values becomes int8, and 1/scale in *inverse. The scale is
+ * NaN if a value is not finite. */
 static float scale_of(const float *values, int64_t elems, float *inverse) {
     float most = 0;
     int   is_finite = 1;
@@ -87,7 +89,8 @@ static float scale_of(const float *values, int64_t elems, float *inverse) {
     *inverse = 1 / scale;
     if (is_finite && isfinite(*inverse)) return scale;
     *inverse = 0;
-    return is_finite ? 0 : NAN; /* 0 if the values are so small that 1/scale overflows; they then become 0 */
+    return is_finite ? 0 : NAN; /* returns scale 0 if the values are so small that 1/scale overflows; all values of the
+                                 * block then become 0 */
 }
 
 static void pack_int8(uint8_t *at, const float *values, int64_t elems) {

@@ -24,8 +24,10 @@ enum { INT8_BLOCK = 4096 };
 
 typedef struct {
     uint8_t  kind, type;
-    int64_t  round, offset, elems; /* fields of the message; 0 if the kind of frame does not use them */
-    uint64_t counter;              /* number of the frame in its direction; set by the channel, not by the sender */
+    int64_t  round, offset, elems; /* round of the training, number of the first parameter, and number of parameters
+                                    * that the frame is about; 0 if its kind does not use them */
+    uint64_t counter;              /* number of the frame in its direction on the connection; set by the channel, not by
+                                    * the sender */
     uint32_t payload_bytes;
 } FrameHeader;
 
@@ -46,7 +48,7 @@ int64_t frame_value_bytes(FrameType type, int64_t elems);
  * receiver sees the fault. */
 void frame_pack(FrameType type, void *payload, const float *values, int64_t elems);
 void frame_unpack(FrameType type, float *values, const void *payload, int64_t elems);
-/* Packs values, and replaces them by what the receiver unpacks. */
+/* Packs values like frame_pack, and replaces each value by the rounded one that the receiver will unpack. */
 void frame_pack_rounded(FrameType type, void *payload, float *values, int64_t elems);
 
 #endif

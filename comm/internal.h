@@ -33,8 +33,10 @@ extern "C" {
 #endif
 
 enum {
-    WINDOW = 4,      /* receives posted ahead per collective, and chunk buffers per group */
-    SENDS = 64,      /* sends posted ahead: a neighbour can fetch them even while this rank does not poll */
+    WINDOW = 4,      /* number of receives that a collective posts ahead, and of a group's buffers for received
+                      * chunks */
+    SENDS = 64,      /* number of sends that a collective posts ahead: a neighbour can fetch them even while this rank
+                      * does not poll */
     TRACES = 128,
     HOST_CHARS = 64
 };
@@ -57,9 +59,9 @@ static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE |
 typedef struct {
     Comm    *comm;         /* the group that started this collective; borrowed */
     OpKind   kind;
-    CommKind by;           /* COMM_RING for everything but MPI's own collectives, which are COMM_MPI */
+    CommKind by;           /* who performs the collective: COMM_MPI if MPI's own collectives do, otherwise COMM_RING */
     Tensor   bucket;       /* the caller's tensor, in host or device memory; borrowed until the collective ends */
-    Tensor   x;            /* the bucket if it is in host memory, otherwise its copy there */
+    Tensor   x;            /* the bucket if it is in host memory, otherwise the bucket's copy in host memory */
     Comm    *after;        /* group to wait for: this collective begins after those of group `after` with numbers below
                             * after_number; NULL: begins at once */
     int64_t  after_number;
@@ -78,14 +80,15 @@ typedef struct {
                             * all-gather begins at step W-1 */
     int64_t  messages, sums; /* messages to receive in all; the first `sums` are added to x, the others copied into
                               * it */
-    int64_t  to_send;        /* messages to send. In a tree sum `messages` counts the chunks of a piece, each received
-                              * from all ranks */
-    float   *node[TREE_MOST]; /* this rank's partial sums for a tree sum, in host memory; x is the last */
+    int64_t  to_send;        /* messages to send. A tree sum sends every chunk of each of its nodes to every other rank;
+                              * its `messages` counts the chunks of a piece, each received from all ranks */
+    float   *node[TREE_MOST]; /* [partial sums of this rank] addresses in host memory, for a tree sum; the last is that
+                               * of x */
     int      node_staged[TREE_MOST];
     int64_t  received, receives, sent, sends; /* counts so far: messages received, receives posted, messages sent, sends
                                                * posted */
-    MPI_Request receive[WINDOW], send[SENDS];  /* MPI requests; that of message i is at i % array size; COMM_MPI uses
-                                                * send[0] */
+    MPI_Request receive[WINDOW], send[SENDS];  /* MPI requests; the one of message i is at index i % array size; MPI's
+                                                * own collectives (COMM_MPI) use send[0] */
 } Op;
 
 struct World {
@@ -95,15 +98,15 @@ struct World {
                                  * ranks cannot see each other's processes */
     struct Masks *masks;        /* [local_size] processors of each rank of this host (launch.c); owned */
     int      launched;          /* 1: a launcher started this process and MPI is initialised */
-    Ledger  *ledger;            /* ledger of a dry world, whose collectives only note their cost; NULL in a real one;
-                                 * borrowed */
+    Ledger  *ledger;            /* ledger of a dry world (a plan of ranks that do not exist), whose collectives only
+                                 * note their cost; NULL in a real one; borrowed */
     int      yields;            /* 1: a wait without progress yields the core at once, because ranks outnumber
                                  * processors */
     MPI_Comm local;             /* communicator of the ranks of this host                */
     Comm    *all;               /* the group of all ranks; owned                         */
     Comm    *groups;            /* list of all groups, the newest first; any thread may read it */
 
-    void   (*watch)(void *ctx);  /* called when a wait makes progress; may be NULL */
+    void   (*watch)(void *ctx);  /* function of world_watch, called when a wait makes progress; may be NULL */
     void    *watch_ctx;
     double   watched_ms;
 
@@ -131,8 +134,10 @@ struct Comm {
     MPI_Comm small, ring;       /* MPI communicators: `small` for the small blocking calls, `ring` for messages and
                                  * started collectives. A group of one has neither */
 
-    int      is_offline, is_inline, is_pair, is_on_host; /* set by comm_set_offline, comm_set_inline, comm_pair,
-                                                          * comm_set_on_host */
+    int      is_offline, is_inline, is_pair, is_on_host; /* is_offline: collectives do nothing (comm_set_offline);
+                                                          * is_inline: NCCL uses the compute stream (comm_set_inline);
+                                                          * is_pair: two ranks that send messages (comm_pair);
+                                                          * is_on_host: buckets are in host memory (comm_set_on_host) */
     int      exchanges;         /* 1: the group will exchange messages between any two ranks (comm_set_exchanges) */
     /* ops: number of this group's collectives in the world's queue; begun: how many of them have begun */
     int      ops, begun;
@@ -146,13 +151,14 @@ struct Comm {
     struct Tree *tree;          /* tables for sums in tree order, owned by tree.c; NULL before comm_tree_open */
     struct Nccl *nccl;          /* NCCL communicator and its state, owned by nccl.cu; NULL without NCCL */
 
-    double    busy_since_ms;    /* clock_ms() when the first of the collectives in flight began, after a time without
-                                 * any */
+    double    busy_since_ms;    /* clock_ms() from which the time of the collectives in flight is not yet counted in
+                                 * times.comm_ms */
     CommTimes times;            /* times of collectives over buckets since the last comm_times */
     CommTimes waits;            /* times of small blocking calls since the last comm_times */
 };
 
-/* launch.c: reads w->masks. Returns the number of processors that the ranks of this host may use together. */
+/* launch.c: sets w->masks to the processors that each rank of this host, and its launcher, may use. Returns the number
+ * of processors that the ranks may use together. */
 int launch_read_masks(World *w);
 
 /* world.c: reports an error of a peer or the network, with rank, host and collective, and ends the job. */
@@ -175,8 +181,9 @@ double comm_counted_ms(const Comm *c, double now);
 void  comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms);
 void  comm_make_dry(Comm *c, int size, int rank); /* makes c the group of ranks 0 to size - 1 of a dry world, in which
                                                    * they do not exist */
-/* Returns 1 if a collective has nothing to do, because the group has one rank or the world is dry. In a dry world it
- * notes in the ledger the collective and the `sent` bytes that this rank would send. */
+/* Returns 1 if a collective has nothing to do, because the group has one rank or the world is dry (a plan of ranks that
+ * do not exist). In a dry world it notes in the ledger the collective and the `sent` bytes that this rank would
+ * send. */
 int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent);
 void  comm_drop(Comm *c);
 
@@ -191,7 +198,9 @@ void group_free(Comm *c);
 /* mpi.c: blocking calls. Started collectives of all groups progress meanwhile. */
 void  group_barrier(Comm *c);
 void  group_broadcast(Comm *c, void *data, size_t bytes, int root);
-void  group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce op); /* values are of type F64 or I64 */
+void  group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce op); /* reduces `count` values of type
+                                                                                      * F64 or I64 over the ranks; every
+                                                                                      * rank gets the result */
 void  group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive);
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
@@ -206,8 +215,8 @@ int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy of *x to 
                                                      * returns its number, or -1 if *x is in host memory already */
 int    staging_is_in(World *w, int staged);
 void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
-void   staging_finish(World *w);                   /* makes the compute stream (world_follow) wait for the copies of
-                                                    * staging_out */
+void   staging_finish(World *w);                   /* makes the compute stream (world_follow) wait for the copies back
+                                                    * to the GPU that staging_out has queued */
 void   staging_drop(World *w, int staged);         /* frees a copy in host memory that need not be copied back to the
                                                     * GPU */
 int    staging_stream_is_idle(World *w);           /* returns 1 if the compute stream (world_follow) has finished all
@@ -224,8 +233,9 @@ void nccl_close(Comm *c);
 void nccl_tree_open(Comm *c); /* allocates device memory for the partial sums that other ranks send for sums in tree
                                * order (c->tree) */
 void nccl_leave(World *w); /* destroys the CUDA stream of all groups; called after the last nccl_close */
-void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: for OP_TREE_SUM, this rank's partial
-                                                                       * sums but the last, which is x */
+void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* starts a collective over x by NCCL; nodes: for
+                                                                       * OP_TREE_SUM, all of this rank's partial sums
+                                                                       * but the last, which is x */
 void nccl_exchange(Comm *c, const CommMessage *message, int count);
 void nccl_join(Comm *c, GatherOrder order); /* makes the collectives started until nccl_join_end one call of NCCL */
 void nccl_join_end(Comm *c);
@@ -246,19 +256,23 @@ static inline int op_is_done(const Op *op) { return op->received == op->messages
 
 /* A node (partial sum) of a sum in tree order (comm_tree_sum_start), and the rank that holds it. A Tree lists the nodes
  * of all ranks in the order of their leaves. */
-typedef struct { int rank, index; /* index: number among the nodes that this rank holds */ TreeNode node; } TreePart;
+typedef struct {
+    int      rank, index; /* index: number of the node among those that rank `rank` holds */
+    TreeNode node;
+} TreePart;
 struct Tree {
     int64_t   leaves;
-    TreePart *part;      /* [parts] nodes of all ranks; owned */
+    TreePart *part;      /* [parts] nodes (partial sums) of all ranks, in the order of their leaves; owned */
     int       parts, mine;
     int64_t   owner;     /* sequence number of the sum that receives into `buffer`, or -1 */
     char     *buffer;    /* [2][parts][TREE_CHUNK_BYTES] receive buffers for two chunks; owned; NULL before first use */
-    float   **at;        /* [parts] address of the current chunk of each node; owned */
+    float   **at;        /* [parts] address of each node's values for the chunk that is added now; owned */
     MPI_Request *receive; /* [2][parts] MPI requests of the receives; owned */
 };
 enum { TREE_CHUNK_BYTES = 128 << 10, NCCL_TREE_CHUNK_BYTES = 4 << 20 };
-typedef void TreeAdd(void *ctx, float *x, const float *y, int64_t n); /* x += y */
-/* Adds the nodes at[parts], n values each, in the order of the tree. Returns the address that then holds the sum. */
+typedef void TreeAdd(void *ctx, float *x, const float *y, int64_t n); /* adds y [n] to x [n] */
+/* Adds the partial sums at[parts], n values each, in the order of the tree (TreeNodes in comm.h). Returns the address
+ * that then holds the sum. */
 float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void *ctx);
 void tree_close(Comm *c);
 

@@ -1,4 +1,4 @@
-/* key.c - makes and reads the key file that islands and servers share (key.h). */
+/* key.c - makes and reads the key file that a server and its islands (training jobs of several sites) share (key.h). */
 #include "comm/key.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ int key_make(const char *path, char fault[KEY_FAULT_BYTES]) {
     struct { Key key; uint64_t name; } random;
     char        text[TEXT_BYTES], draft[PATH_MAX];
     if (lstat(path, &st) == 0) return 0;
-    errno = EIO; /* the error of a short answer, which sets none */
+    errno = EIO; /* the error to report if getrandom() returns too few bytes, which sets no errno */
     if (getrandom(&random, sizeof random, 0) != sizeof random)
         fail(EXIT_IO, "outer.key: the system gives no random bytes for the key file %s: %s", path, strerror(errno));
     for (int i = 0; i < KEY_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", random.key.bytes[i]);

@@ -97,7 +97,7 @@ void launch_explain_alone(void) {
     if (stale)
         warn("the variable %s=%s says that a launcher (mpirun or srun) started this process, but none answers: this "
              "process works alone; if that is intended, `unset %s` silences this line", stale, getenv(stale), stale);
-    stale = NULL; /* warns only once */
+    stale = NULL; /* cleared, so that the warning is printed only once */
 }
 
 void launch_explain_tasks(void) {

@@ -50,7 +50,8 @@ int mpi_is_done(const Comm *c, MPI_Request *request) {
 /* --- hosts with IPv4 and IPv6 addresses --------------------------------------------------------------------------- */
 
 #define FAMILY   "btl_tcp_disable_family"
-#define INCLUDED "OMPI_MCA_btl_tcp_if_include" /* value such as "eth1,10.0.0.0/8": the networks that Open MPI may use */
+#define INCLUDED "OMPI_MCA_btl_tcp_if_include" /* variable that lists the networks Open MPI may use, such as
+                                                * "eth1,10.0.0.0/8" */
 
 static int is_set_by_user(void) {
     char path[4096], line[512];

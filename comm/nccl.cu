@@ -52,7 +52,8 @@ struct Nccl {
     cudaEvent_t  reached;            /* event recorded on the compute stream (world_follow) when the bucket is
                                       * complete */
     Collective   collective[TRACES]; /* the last collectives; number i is at i % TRACES */
-    int64_t      started, read;      /* number of collectives started, and number of those whose times are read */
+    int64_t      started, read;      /* number of collectives that the group has started, and of those whose times have
+                                      * been read */
     int64_t      finished;           /* number of collectives, the first of those started, for which the compute
                                       * stream needs no further wait (nccl_wait has already made it wait) */
     int64_t      joined;             /* collectives from this number on belong to one joined call of NCCL (nccl_join);
@@ -230,8 +231,8 @@ static void interval_destroy(Interval s) {
     CUDA_CHECK(cudaEventDestroy(s.end));
 }
 
-/* Waits until everything on the group's CUDA stream has ended, at most SETUP_MS. Returns an error of the
- * communicator. */
+/* Waits until everything on the group's CUDA stream has ended, at most SETUP_MS. Returns ncclSuccess, or the
+ * communicator's error. */
 static ncclResult_t await_end(Comm *c, ncclResult_t result) {
     Nccl  *n = c->nccl;
     double begin = clock_ms();
@@ -284,8 +285,8 @@ static void connect_peers(Comm *c) {
 const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MINOR) "." TEXT(NCCL_PATCH); }
 
 /* Returns how many multiprocessors NCCL's kernels of a group may hold: an eighth of all, at most NCCL_BLOCKS. Kernels
- * that run at the same time leave them free (device_leave_multiprocessors). Beside inline collectives no kernel
- * runs. */
+ * that run at the same time leave them free (device_leave_multiprocessors). Returns 0, so that NCCL decides, for inline
+ * collectives, beside which no other kernel runs. */
 int comm_library_blocks(CommKind kind, CommUse use) {
     int eighth = (int)larger_of(1, smaller_of(device_multiprocessors() / 8, NCCL_BLOCKS));
     if (kind != COMM_NCCL || use == COMM_FOR_INLINE) return 0;
@@ -444,7 +445,8 @@ static int64_t begin(Comm *c, int64_t elems, int where_before) {
     return i;
 }
 
-/* Ends a collective once its work is on the stream, when `result` is no longer "in progress". Records its end event. */
+/* Completes the start of collective i once its work is on the stream, when `result` is no longer "in progress". Records
+ * its end event. */
 static void end(Comm *c, int64_t i, ncclResult_t result) {
     char name[NAME_CHARS];
     if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, 0);
@@ -515,7 +517,8 @@ void nccl_poll(Comm *c) {
  * is enough, because they follow each other on one stream. */
 void nccl_wait(Comm *c, int64_t number) {
     Nccl   *n = c->nccl;
-    /* last: collectives to wait for; oldest: number of the oldest collective whose events are not yet reused */
+    /* last: number of collectives, counted from the first, to wait for; oldest: number of the oldest collective whose
+     * events are not yet reused */
     int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0;
     while (last > n->finished && last > oldest + 1 && n->collective[(last - 1) % TRACES].number > number) last--;
     if (last == n->finished || c->is_inline) {

@@ -19,8 +19,8 @@ static const double      PATIENCE_MS = 10;
 static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send",
                                        "receive", "exchange"};
 
-/* Applies a test's rule for this point. The word "stall" means that this collective and later ones are started but
- * never progress. */
+/* Applies the rule of a test (TRAIN_GPT_FAIL) for the failpoint `point`. The word "stall" in a rule means that this
+ * collective and later ones are started but never progress. */
 Failpoint queue_obey_test(World *w, const char *point) {
     Failpoint f = failpoint(point);
     if (f.error) world_failed(w, strerror(f.error));
@@ -149,13 +149,13 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
     }
 }
 
-/* Accounts for a collective that sends `sent` bytes. In a dry world, whose ranks do not exist, notes it in the
- * ledger. In a real one adds the bytes to c->sent. Returns 1 if nothing is left to do, because the world is dry or
- * the group has one rank. */
+/* Counts a collective that sends `sent` bytes. In a dry world, whose ranks do not exist, notes it in the ledger. In a
+ * real one adds the bytes to c->sent. Returns 1 if nothing is left to do, because the world is dry or the group has one
+ * rank. */
 static int note_start(Comm *c, OpKind kind, int64_t elems, int64_t sent) {
     int is_noted = comm_note_sent(c, OP_NAMES[kind], elems, (double)sent);
-    if (is_noted && c->world->ledger) c->started++; /* counts, so that collectives have the same numbers in a plan as in
-                                                     * training */
+    if (is_noted && c->world->ledger) c->started++; /* counts the collective, so that collectives have the same numbers
+                                                     * in a plan as in training */
     if (!is_noted) c->sent += sent;
     return is_noted;
 }

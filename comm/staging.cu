@@ -22,8 +22,8 @@ typedef struct {
 
 struct Staging {
     cudaStream_t queue;
-    cudaEvent_t  reached; /* event on the compute stream (world_follow): the bucket is complete. On `queue`: the copies
-                           * back are done */
+    cudaEvent_t  reached; /* event recorded on the compute stream (world_follow) when a bucket is complete, and on
+                           * `queue` when the copies back to the GPU are done */
     Block       *block;   /* [blocks] host memory for buckets; owned */
     int          blocks;
     int          pending; /* 1: a copy back to the GPU is queued, and the compute stream does not wait for it yet */

@@ -1,6 +1,7 @@
-/* tls.h - TLS 1.3 over a connected socket, with the key that islands and their server share: no certificates, no
- * tickets, no early data. Each connection has keys of its own, by Diffie-Hellman (psk_dhe_ke of RFC 8446), so the key
- * file does not open recorded traffic. OpenSSL does all of it. No call blocks, and none raises SIGPIPE.
+/* tls.h - TLS 1.3 over a connected socket, with the key that islands (training jobs of several sites) and their server
+ * share: no certificates, no tickets, no early data. Each connection has keys of its own, by Diffie-Hellman (psk_dhe_ke
+ * of RFC 8446), so the key file does not open recorded traffic. OpenSSL does all of it. No call blocks, and none raises
+ * SIGPIPE.
  */
 #ifndef TRAIN_GPT_COMM_TLS_H
 #define TRAIN_GPT_COMM_TLS_H

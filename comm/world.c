@@ -176,7 +176,7 @@ void world_moved(World *w) {
 CommTrace world_last_call(const World *w) {
     CommTrace last = w->blocking;
     if (last.end_ms == 0) return last;
-    /* includes index `started`: a collective that may be starting now */
+    /* the loop includes index `started`, because that collective may be starting now */
     for (int64_t i = w->started > TRACES ? w->started - TRACES : 0; i <= w->started; i++) {
         const CommTrace *t = &w->trace[i % TRACES];
         if (!t->name || t->sequence != i) continue;

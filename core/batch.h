@@ -5,7 +5,7 @@
 #include "core/tensor.h"
 
 typedef struct {
-    Tensor inputs;  /* [B,T] I32                                      */
+    Tensor inputs;  /* [B,T] I32: tokens that the model reads */
     Tensor targets; /* [B,T] I32: for each input token the token after it, which the model must predict */
     Tensor starts;  /* [B,T] I32: position of the first token of the token's document; data is NULL if each sequence is
                      * one document */

@@ -37,8 +37,8 @@ static void flush_subnormals(void) {
 }
 
 void device_open(int local_rank, int threads) {
-    (void)local_rank; /* not needed on the CPU: world_threads() has already divided the processors of a host among its
-                       * ranks */
+    (void)local_rank; /* the number of this rank on its host is not used, because `threads` is already this rank's share
+                       * of the processors */
     read_processor_name();
     flush_subnormals();
     omp_set_dynamic(0);
@@ -67,7 +67,8 @@ size_t device_memory_peak(void) {
     return (size_t)usage.ru_maxrss * 1024;
 }
 
-/* The kernel's new pages are zero already, so nothing is written. A page takes no memory before its first use. */
+/* The operating system maps pages that are zero already, so nothing is written. A page takes no memory before its first
+ * use. */
 void *device_alloc(size_t bytes, const char *what) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)

@@ -18,8 +18,8 @@ enum {
     OLDEST_MAJOR = 8,
     FREE_SHARED_BYTES = 48 << 10, /* bytes of shared memory, static and dynamic, that a block may use without raising
                                    * the kernel's limit */
-    STATIC_SHARED_BYTES = 1 << 10 /* largest static shared memory, in bytes, of a kernel that also has dynamic memory:
-                                   * the alignment of SMEM_DYN */
+    STATIC_SHARED_BYTES = 1 << 10 /* most static shared memory, in bytes, of a kernel that also has dynamic memory: 1
+                                   * KiB, to which SMEM_DYN aligns */
 };
 
 static struct {
@@ -28,7 +28,7 @@ static struct {
                                       * TRAIN_GPT_LAUNCH=serial forbids it */
     int            multiprocessors;  /* number of multiprocessors: what the GPU reports, or less with
                                       * TRAIN_GPT_MULTIPROCESSORS */
-    int            left_free;        /* multiprocessors that persistent kernels leave to other kernels */
+    int            left_free;        /* number of multiprocessors that persistent kernels leave to other kernels */
     cudaDeviceProp properties;
     char           isa[16], id[48];
     size_t         context_bytes; /* GPU bytes in use before this program's first allocation, by CUDA and by other
@@ -140,7 +140,8 @@ static int multiprocessors_asked(void) {
 }
 
 void device_open(int local_rank, int threads) {
-    thread_share(threads); /* sets the CPU threads, which update the optimizer when it is in host memory */
+    thread_share(threads); /* sets the number of CPU threads, which update the weights when the optimizer is in host
+                            * memory */
     if (local_rank == DEVICE_NONE) gpu.is_none = 1;
     if (gpu.is_open || gpu.is_none) return;
     char why[256];

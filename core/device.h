@@ -59,12 +59,12 @@ size_t      device_memory_peak(void); /* largest number of bytes this process ha
 /* Memory of the device in bytes, at this moment. On a GPU before device_open only `reserve` is known; the others are
  * 0. */
 typedef struct {
-    size_t free;     /* 0 on the CPU, where it is not known */
+    size_t free;     /* bytes that are free now; 0 on the CPU, where this is not known */
     size_t total;
-    size_t overhead; /* bytes in use besides our allocations; `plan` adds them. GPU: measured, for CUDA's context,
-                      * loaded code, NCCL's buffers, other processes. CPU: a constant for the program and its
+    size_t overhead; /* bytes in use besides this program's own allocations; `plan` adds them. GPU: measured, for CUDA's
+                      * context, loaded code, NCCL's buffers, other processes. CPU: a constant for the program and its
                       * libraries */
-    size_t reserve;  /* estimated bytes that CUDA and cuBLASLt will allocate besides during training; 0 on the CPU */
+    size_t reserve;  /* estimated bytes that CUDA and cuBLASLt will allocate later, during training; 0 on the CPU */
 } DeviceMemory;
 DeviceMemory device_memory(void);
 
@@ -103,8 +103,8 @@ int   device_pin_host(void *memory, size_t bytes);
 void  device_unpin_host(void *memory);
 
 void device_zero(Stream *s, Tensor t);
-void device_to_host(Stream *s, void *host, Tensor t);         /* copies the tensor to host memory; on return the bytes
-                                                               * are there */
+void device_to_host(Stream *s, void *host, Tensor t);         /* copies the tensor to host memory, and returns when all
+                                                               * bytes have arrived */
 void device_from_host(Stream *s, Tensor t, const void *host); /* copies host bytes to the tensor; on return the caller
                                                                * may reuse `host` */
 void device_sync(Stream *s);
@@ -131,7 +131,7 @@ typedef struct { void *handle; } Graph;
 int   graph_begin(Stream *s);
 Graph graph_end(Stream *s);
 void  graph_launch(Graph g, Stream *s);
-void  graph_destroy(Graph *g);           /* does nothing if the handle is NULL */
+void  graph_destroy(Graph *g);           /* frees a graph; does nothing if its handle is NULL */
 
 /* A named range on the timeline of a profiler (NVTX). Costs nothing when no profiler runs. */
 void device_range_begin(const char *name);

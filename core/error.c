@@ -41,7 +41,8 @@ void *error_set_end(void (*at_end)(void *with), void *with) {
     return before;
 }
 
-#if IS_SANITIZED /* under a sanitizer the plain name is needed, because the sanitizer's wrapper must see each handler */
+#if IS_SANITIZED /* under a sanitizer the name sigaction itself is needed, because the sanitizer's wrapper must see each
+                  * handler */
 #define __sigaction sigaction
 #else
 int __sigaction(int signal_number, const struct sigaction *action, struct sigaction *before);
@@ -95,8 +96,8 @@ static void on_terminate(void) {
  * already run out of memory. */
 __attribute__((no_sanitize("address", "thread"))) static void take_exceptions(void) {
     void (*(*set_terminate)(void (*)(void)))(void);
-    *(void **)&set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE"); /* NULL if no library that is loaded is
-                                                                                 * written in C++ */
+    *(void **)&set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE"); /* std::set_terminate; NULL if no loaded
+                                                                                 * library is written in C++ */
     if (set_terminate) terminate_before = set_terminate(on_terminate);
 }
 __attribute__((section(".preinit_array"), used)) static void (*take_first)(void) = take_exceptions;

@@ -62,7 +62,7 @@ void error_set_memory_advice(const char *lines);
 void error_set_input(const char *name);
 
 /* Sets a function that fail() and CHECK() call once before the process ends, to remove temporary files and the like.
- * at_end may be NULL. Returns the `with` of the function that was set before. */
+ * `with` is the argument of that call. at_end may be NULL. Returns the `with` that was set before. */
 void *error_set_end(void (*at_end)(void *with), void *with);
 
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */
@@ -90,7 +90,7 @@ void error_end_within(unsigned seconds, int exit_code);
 /* Prints lines that already name their places ("file:line:column: error: ...") as they are, then ends the job like
  * fail(). */
 NORETURN void fail_lines(int exit_code, const char *lines);
-/* Prints lines that already name their places, as they are, and returns. */
+/* Prints lines such as "file:line:column: error: ..." to stderr as they are, and returns. */
 void error_print_lines(const char *lines);
 
 /* Prints the line "train_gpt: warning: ..." to stderr on rank 0. Other ranks print nothing. */

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-/* Writes the base-2^32 digits of |sum|, lowest first, and one more digit for what is above them. Returns the sign of
- * the sum. */
+/* Writes the base-2^32 digits of |sum|, lowest first. The last digit, digit[EXACT_DIGITS], takes what is above the
+ * others. Returns the sign of the sum: 1 or -1. */
 static int carry(uint32_t digit[EXACT_DIGITS + 1], const Exact *sum) {
     for (int negative = 0;; negative = 1) {
         int64_t above = 0;
@@ -27,7 +27,7 @@ double exact_value(const Exact *sum) {
     uint32_t digit[EXACT_DIGITS + 1];
     int      sign = carry(digit, sum), top = EXACT_DIGITS;
     while (top > 0 && digit[top] == 0) top--;
-    /* at most 64 bits: the conversion rounds once, and ldexp is exact */
+    /* a sum of at most 64 bits: its conversion to double rounds once, and ldexp is exact */
     if (top < 2) return sign * ldexp((double)((uint64_t)digit[1] << 32 | digit[0]), -1074);
     /* Takes the highest 64 bits of the sum. The last bit is also set if any lower bit of the sum is set, so that the
      * conversion to double rounds the whole number to nearest even. */

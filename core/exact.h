@@ -27,7 +27,7 @@
  * words count NaN, +infinity and -infinity. */
 enum { EXACT_DIGITS = 66, EXACT_NAN = EXACT_DIGITS, EXACT_ABOVE, EXACT_BELOW, EXACT_WORDS };
 
-typedef struct { int64_t word[EXACT_WORDS]; } Exact; /* a sum is empty when all words are zero */
+typedef struct { int64_t word[EXACT_WORDS]; } Exact; /* an exact sum of doubles; it is empty when all words are zero */
 
 /* A double split into three digits of an exact sum: exact_add adds part[k] to word[first + k]. */
 typedef struct { int first; int64_t part[3]; } ExactParts;

@@ -25,8 +25,8 @@ static struct {
 typedef struct {
     char    name[NAME_BYTES], what[16];
     int64_t nth;
-    int     and_later, rank; /* and_later: also all calls after the n-th; rank: the rank that obeys the rule, -1 for
-                              * every rank */
+    int     and_later, rank; /* and_later: 1 if the rule also holds for all calls after the n-th; rank: the rank that
+                              * obeys the rule, -1 for every rank */
 } Rule;
 
 static int64_t *count_of(const char *name) {
@@ -59,7 +59,8 @@ static int own_rank(void) {
     return 0;
 }
 
-/* Reads the rule at *text and moves *text past it. Returns 0 if there is no rule left. */
+/* Reads the next rule, such as "io.pwrite@3:ENOSPC,rank=0", at *text and moves *text past it. Returns 0 if there is no
+ * rule left. */
 static int next_rule(const char **text, Rule *r) {
     long long nth;
     int       used = 0;

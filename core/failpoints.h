@@ -1,5 +1,4 @@
-/* failpoints.h - calls that a test makes fail. Without -DFAILPOINTS, as the program is built, all of it compiles to
- * nothing.
+/* failpoints.h - calls that a test makes fail. Without -DFAILPOINTS, as the program is built, its functions do nothing.
  *
  * A source that includes this file marks a call worth breaking with Failpoint f = failpoint("comm.all_reduce"); before
  * it, and failpoint_done(f); after it. The Makefile finds such sources by their include and links their test build,
@@ -34,11 +33,12 @@ typedef struct {
 } Failpoint;
 
 #ifdef FAILPOINTS
-Failpoint failpoint(const char *name);       /* counts the call and applies the rule for it; a rule may hang or kill the
-                                              * process in this function; may be called by any thread */
-void      failpoint_done(Failpoint f);       /* kills the process if the rule says kill-after; keeps errno */
-int64_t   failpoint_calls(const char *name); /* number of calls so far of a failpoint or a group of them */
-void      failpoints_reset(void);            /* starts all counts again from 1 */
+Failpoint failpoint(const char *name);       /* counts a call of this name and applies the rule of TRAIN_GPT_FAIL for
+                                              * it, which may hang or kill the process here; any thread may call it */
+void      failpoint_done(Failpoint f);       /* kills the process if the rule in f says kill-after; keeps errno */
+int64_t   failpoint_calls(const char *name); /* returns the number of calls so far of the failpoint or group `name` */
+void      failpoints_reset(void);            /* forgets all counts, so that the next call of each failpoint is number
+                                              * 1 */
 #else
 static inline Failpoint failpoint(const char *name) {
     (void)name;

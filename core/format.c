@@ -96,9 +96,10 @@ ShellWord shell_word(const char *word) {
         has_controls = has_controls || c < 32 || c == 127;
     }
     if (is_plain) return snprintf(w.text, sizeof w.text, "%s", word), w;
-    used = (size_t)snprintf(w.text, sizeof w.text, has_controls ? "$'" : "'"); /* the shell quotes $'...' may hold
-                                                                                * escapes of control characters; bash,
-                                                                                * zsh and ksh read them */
+    used = (size_t)snprintf(w.text, sizeof w.text, has_controls ? "$'" : "'"); /* $'...' are the shell's quotes in which
+                                                                                * control characters are written as
+                                                                                * escapes; bash, zsh and ksh read
+                                                                                * them */
     for (const unsigned char *c = (const unsigned char *)word; *c && used < room; c++) {
         int is_quote = *c == '\'', is_slash = *c == '\\';
         if (has_controls && (*c < 32 || *c == 127)) used += (size_t)sprintf(w.text + used, "\\x%02x", *c);

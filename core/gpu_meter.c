@@ -1,6 +1,6 @@
 /* gpu_meter.c - reads a GPU's use, power, memory and temperature by NVML (gpu_meter.h). The prototypes of NVML's
  * functions are written here, because not every CUDA has its header. NVML has not changed them since its first
- * versions. Each function returns 0 on success. */
+ * versions. Each NVML function returns 0 on success. */
 #include "core/gpu_meter.h"
 
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 /* gpu_meter.h - what this process's GPU is doing: use, power, memory, temperature, by NVIDIA's management library.
  *
- * The library is part of the driver and is opened at run time, so that no build needs it. If it is missing, lacks a
- * function or fails, that reading is left out without a message; `doctor` gives the reason.
+ * The library is part of the driver and is opened at run time, so that no build needs it. A reading that the library
+ * cannot give is left out without a message; ./train_gpt doctor prints the reason.
  */
 #ifndef TRAIN_GPT_CORE_GPU_METER_H
 #define TRAIN_GPT_CORE_GPU_METER_H
@@ -9,8 +9,8 @@
 typedef enum { GPU_USE, GPU_POWER, GPU_MEMORY, GPU_TEMPERATURE, GPU_READINGS } GpuReadingKind;
 typedef struct {
     unsigned has;                 /* bit k is set if value[k] is known */
-    double   value[GPU_READINGS]; /* by kind: use from 0 to 1, power in watts, memory in bytes used by all processes,
-                                   * temperature in degrees Celsius */
+    double   value[GPU_READINGS]; /* [kind] readings: use from 0 to 1, power in watts, memory in bytes used by all
+                                   * processes, temperature in degrees Celsius */
 } GpuReading;
 
 typedef struct GpuMeter GpuMeter;

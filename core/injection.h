@@ -16,13 +16,13 @@
 
 #include "core/device.h"
 
-void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias); /* breaks an element of a gradient that has just been
-                                                                  * zeroed, if a rule of TRAIN_GPT_FAIL for
-                                                                  * guard.gradient says so */
-double inject_loss(double tokens);                               /* returns what a rule of TRAIN_GPT_FAIL for guard.loss
-                                                                  * adds to the sum of `tokens` losses; 0 if no rule
-                                                                  * applies */
-void   inject_flip(Stream *s, const char *name, Tensor x);       /* flips one bit of x if a rule of TRAIN_GPT_FAIL for
-                                                                  * `name` says flip */
+/* Sets an element of a zeroed gradient to NaN or infinity, if a rule of TRAIN_GPT_FAIL for guard.gradient says so. The
+ * gradient is that of the position embeddings (wpe) or of the last norm's bias. */
+void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias);
+/* Returns the number to add to a sum of losses over `tokens` tokens: 6 nats a token if a rule of TRAIN_GPT_FAIL for
+ * guard.loss says "rise", otherwise 0. */
+double inject_loss(double tokens);
+/* Flips one bit of x if a rule of TRAIN_GPT_FAIL for the failpoint `name` says "flip". */
+void   inject_flip(Stream *s, const char *name, Tensor x);
 
 #endif

@@ -35,10 +35,10 @@
 /* Number of bytes that a read or write of n bytes moves: half of them if the failpoint f makes it short. */
 #define MOVED(n) (f.is_short ? ((n) + 1) / 2 : (n))
 
-/* Makes a call that returns 0 or -1. Returns 0 or -errno. */
+/* Makes a system call that returns 0 or -1, unless a test makes the failpoint `name` fail. Its value is 0 or -errno. */
 #define STATUS(name, call) (FAILABLE(name, call) < 0 ? -errno : 0)
 
-/* Makes a call that returns 0 or -1, again as long as a signal interrupts it. Returns 0 or -errno. */
+/* Makes a system call like STATUS, and repeats it as long as a signal interrupts it. The value is 0 or -errno. */
 #define RETRIED(name, call)             \
     __extension__({                     \
         int rc;                         \
@@ -319,7 +319,8 @@ static int64_t read_whole(const char *path, IoOpen how, size_t limit, int is_cut
     int64_t     n = 0;
     do { /* reads until the end of the file: a pipe has no size, and a file may grow */
         if (have == room) room *= 2;
-        if (room - 1 > limit) room = limit + 1; /* one byte more than allowed shows that the file is too long */
+        if (room - 1 > limit) room = limit + 1; /* reads at most one byte more than `limit`; that byte shows that the
+                                                 * file is too long */
         char *grown = realloc(text, room + 1);
         if (!grown) n = -ENOMEM;
         else text = grown, n = read_up_to(fd, text + have, room - have, -1);

@@ -25,9 +25,9 @@ enum { IO_IS_FIFO = 1001, IO_IS_SOCKET, IO_IS_CHARACTER_DEVICE, IO_IS_BLOCK_DEVI
 int         io_kind(unsigned mode);
 /* Returns the text of an error code of either sign: "is a FIFO, not a file", or the text of strerror(). */
 const char *io_error_text(int error);
-/* Checks what a call that reads a possibly missing or damaged file returned: its bytes, or a negative error code. If
- * the code says that the path is not a plain file, ends with exit 74 and a message that names path and kind. Otherwise
- * returns. */
+/* Checks the result of reading a file: its number of bytes, or a negative error code. If the code says that the path is
+ * not a plain file, ends the program with exit 74 and a message that names path and kind. Every other result, such as
+ * that of a missing file, is left to the caller. */
 void        io_expect_file(const char *path, int64_t bytes);
 
 /* Opens /dev/null for each of standard input, output and error that is closed. Otherwise the next file opened would get
@@ -80,7 +80,8 @@ int64_t io_read_input(const char *path, size_t limit, char **data); /* reads a w
 int64_t io_read_start(const char *path, size_t limit, char **data);
 /* Reads exactly `bytes` bytes at `offset`. Returns 0, -errno, or -ENODATA if the file ends before. */
 int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
-int64_t io_file_bytes(const char *path);                 /* size of the file, or -errno (-EISDIR for a folder) */
+int64_t io_file_bytes(const char *path);                 /* returns the size of the file in bytes, or -errno (-EISDIR
+                                                          * for a folder) */
 int     io_is_folder(const char *path);                  /* returns 1 if the path is a folder, or a link to one */
 int64_t io_free_bytes(const char *folder);               /* returns the bytes that this user may still write to the
                                                           * folder's file system, or -errno */

@@ -23,8 +23,9 @@
  * longer one. */
 enum { JSON_NUMBER_BYTES = 63 };
 
-/* Position of an entry in the tree. parent: index of its object or array, -1 for the root. name_at: index in the
- * entry's path where its own name begins, -1 for an array element, which has no name. */
+/* Position of an entry (a value of the text) in the tree of values. parent: index of the entry's object or array, -1
+ * for the root. name_at: index in the entry's path where its own name begins, -1 for an array element, which has no
+ * name. */
 typedef struct { int parent, name_at; } Link;
 
 typedef struct {
@@ -35,9 +36,9 @@ typedef struct {
     size_t      path_bytes;
     Json       *json;  /* the result under construction: lists of entries and of soft faults, which do not
                         * end the scan */
-    Link       *link;  /* position in the tree of each json->entry; owned */
+    Link       *link;  /* [json->entries] position of each entry in the tree of values; owned */
     JsonFault  *fault;
-    int         keeps_one; /* 1: json->soft keeps only one fault, for json_parse */
+    int         keeps_one; /* 1: json->soft keeps only one fault, because json_parse reports only one */
 } Scanner;
 
 static int scan_value(Scanner *s, int self);
@@ -56,9 +57,9 @@ static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
     return 0;
 }
 
-/* Turns the fault just set into a soft one, after which scanning continues: adds it to the list. With keeps_one, so
- * that a hostile text cannot fill memory with faults, the list holds the first number, or else the first duplicate
- * key. */
+/* Adds s->fault, which the caller has just set, to the list of soft faults, after which scanning continues. With
+ * keeps_one the list holds one fault, so that a hostile text cannot fill memory. That fault is the first number that a
+ * double cannot hold, or if there is none the first duplicate key. */
 static void soften(Scanner *s) {
     Json *json = s->json;
     if (s->keeps_one && json->softs) {
@@ -226,11 +227,12 @@ static const char *named(const Scanner *s, char out[NAMED]) {
     return out;
 }
 
-/* Returns whether the number literal at start [length] can be kept as it is written. self: index of its entry in the
- * list, -1 for the root. */
+/* Checks the number literal at start [length]. Adds a soft fault if a double cannot hold the number as written. Returns
+ * 0 with s->fault set if the literal is too long, otherwise 1. integer: 1 if the literal has no point and no exponent.
+ * self: index of the number's entry in the list, -1 for the root. */
 static int check_number(Scanner *s, size_t start, size_t length, int integer, int self) {
     char literal[JSON_NUMBER_BYTES + 1], name[NAMED];
-    /* this fault ends the scan (it is not soft), because libcjson could not read such a number */
+    /* this fault ends the scan, because libcjson could not read such a number */
     if (length > JSON_NUMBER_BYTES)
         return fault_at(s, start, "%sthe number has %zu characters; at most %d are allowed", named(s, name), length,
                         JSON_NUMBER_BYTES);
@@ -397,8 +399,8 @@ static int compare_siblings(const void *a, const void *b) {
     return order ? order : (x->index > y->index) - (x->index < y->index);
 }
 
-/* Adds a fault for each duplicate key. The fault is soft: the rest of the text is still readable. Sorts the entries, so
- * that a hostile file cannot make the search quadratic. */
+/* Adds a soft fault for each duplicate key: the rest of the text is still readable. Sorts the entries, so that a
+ * hostile file cannot make the search quadratic. */
 static void check_duplicates(Scanner *s) {
     JsonEntry *entry = s->json->entry;
     Sibling   *list = xmalloc(sizeof *list * (size_t)(s->json->entries + 1), "reading JSON");
@@ -474,8 +476,8 @@ static void free_entries(Json *json) {
 
 static void *memory(size_t bytes) { return xmalloc(bytes, "JSON"); }
 
-/* Makes libcjson allocate through xmalloc, which ends the process when memory runs out. Otherwise its functions that
- * build, parse, copy or print a tree would then return NULL or leave a member out. */
+/* Makes libcjson allocate through xmalloc, which ends the process when memory runs out. Without that, libcjson's
+ * functions that build, parse, copy or print a tree would return NULL or leave a member out. */
 __attribute__((constructor)) static void end_without_memory(void) {
     cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = memory, .free_fn = free});
 }

@@ -21,30 +21,33 @@
 #include "core/format.h"
 
 enum { JSON_LIMIT = 1 << 20, JSON_DEPTH = 32 };
-/* Longest path of a value ("data.train[1]"). It bounds the memory that the list of entries needs for a hostile file. */
+/* Longest path of a value ("data.train[1]"), in bytes. The limit bounds the memory that the list of values takes for a
+ * hostile file. */
 enum { JSON_PATH_BYTES = 255 };
 
-typedef struct { int line, column; } JsonPlace; /* 1-based; columns count bytes */
+typedef struct { int line, column; } JsonPlace; /* place in a text; line and column count from 1, columns in bytes */
 
 typedef struct {
     JsonPlace at;
     char      text[240]; /* message of the fault, such as: duplicate key "seed", first at line 3 */
-    int       is_number; /* 1: a soft fault, because the text has a number that a double cannot hold */
+    int       is_number; /* 1: the fault is a number that a double cannot hold; the rest of the text is readable */
 } JsonFault;
 
 typedef struct {
     char     *path;      /* path of the value, such as "optimizer.learning_rate" or "data.train[1]"; owned */
-    JsonPlace key;       /* place in the file of the value's key; in an array, of the value itself */
+    JsonPlace key;       /* position of the value's key in the file; in an array, which has no keys, of the value
+                          * itself */
     JsonPlace value;
-    int       faulty;    /* 1: the value has a soft fault, because of its number, or because its key appears twice (then
-                          * both entries are marked) */
+    int       faulty;    /* 1: the value is a number that a double cannot hold, or its key appears twice (then both
+                          * entries are marked) */
 } JsonEntry;
 
 typedef struct {
     cJSON     *root;     /* tree of the file; NULL if there was a fault; owned */
     JsonEntry *entry;    /* [entries] every value except the root, in file order; owned */
     int        entries;
-    JsonFault *soft;     /* [softs] soft faults in file order; NULL from json_parse(); owned */
+    JsonFault *soft;     /* [softs] soft faults, after which the rest of the text was readable, in file order; NULL from
+                          * json_parse(); owned */
     int        softs;
 } Json;
 

@@ -94,7 +94,8 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
 int launches_early(void);
 
 #ifndef CUDA_EMU
-/* Queues a kernel: in clusters of blocks, or early, or with 0 and 0 as usual. */
+/* Queues a kernel. With `cluster` above 0 its blocks run in clusters of that size. With `early` it may start before the
+ * previous kernel has ended. With 0 and 0 it is launched as usual. */
 template <typename... P, typename... A>
 static inline void queue_kernel(unsigned cluster, int early, void (*kernel)(P...), dim3 grid, dim3 block,
                                 size_t shared_bytes, cudaStream_t queue, A &&...arguments) {
@@ -107,8 +108,9 @@ static inline void queue_kernel(unsigned cluster, int early, void (*kernel)(P...
         attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute.val.programmaticStreamSerializationAllowed = 1;
     }
-    (void)cudaLaunchKernelEx(&launch, kernel, static_cast<P>(arguments)...); /* LAUNCH_AS reports its error with the
-                                                                              * name of the kernel */
+    (void)cudaLaunchKernelEx(&launch, kernel, static_cast<P>(arguments)...); /* the result is not used, because
+                                                                              * LAUNCH_AS reports an error with the name
+                                                                              * of the kernel */
 }
 #endif
 
@@ -151,7 +153,7 @@ int    device_multiprocessors(void);
  * The number is one for each multiprocessor, less those that device_leave_multiprocessors leaves to other kernels, and
  * at least 2. */
 int    device_resident_blocks(void);
-size_t device_shared_bytes(void); /* bytes of the most dynamic shared memory that a block may have */
+size_t device_shared_bytes(void); /* returns the most bytes of dynamic shared memory that a block may have */
 
 template <typename T> static inline T *ptr(Tensor t) { return (T *)t.data; }
 

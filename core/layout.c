@@ -121,9 +121,12 @@ FileExtent layout_extent(const Layout *layout, const Span *span, int64_t at) {
     CHECK(at >= 0 && left > 0, "element %lld of a span of %lld", (long long)at, (long long)span->elems);
     if (!layout_cuts_columns(layout, p))
         return (FileExtent){p->offset + element + (p->cut == CUT_NONE ? 0 : i * p->local[0] * p->local[1]), left};
-    int64_t width = (p->dims == 2 ? p->local[1] : p->local[0]) / layout_parts(p); /* columns of one slice; a vector
-                                                                                   * counts as one row of columns */
-    /* a block is one row of one tensor rank's slice */
+    int64_t width = (p->dims == 2 ? p->local[1] : p->local[0]) / layout_parts(p); /* columns that this rank has of a
+                                                                                   * row, or with CUT_HEADS of each
+                                                                                   * third of a row; a vector counts as
+                                                                                   * one row */
+    /* block: number of the run of `width` columns that holds the element. A row of this rank's slice has one such run,
+     * with CUT_HEADS three */
     int64_t block = element / width, column = element % width, rest = width - column;
     return (FileExtent){p->offset + (block * layout->tensor_ranks + i) * width + column, smaller_of(left, rest)};
 }

@@ -33,10 +33,11 @@ typedef enum { GROUP_VECTOR, GROUP_MATRIX, GROUP_EMBEDDING } ParamGroup;
 typedef enum { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_HEADS, CUT_VOCABULARY } Cut;
 
 typedef struct {            /* one parameter: a row of the parameter table */
-    char    name[64];       /* example: "transformer.h.3.attn.c_attn.weight", as in the files */
+    char    name[64];       /* name of the parameter in files, such as "transformer.h.3.attn.c_attn.weight" */
     int     dims;
     int64_t dim[2];         /* shape of the parameter in files */
-    int     symbol[2];      /* name of each dimension, defined by the caller (model/params.h, Dim) */
+    int     symbol[2];      /* symbol of each dimension, such as DIM_V for the vocabulary, from an enum of the caller
+                             * (Dim, model/params.h) */
     Cut     cut;
     int64_t pad;            /* CUT_VOCABULARY: the number of rows of each tensor rank in memory is a multiple of this;
                              * not used for other cuts */
@@ -59,16 +60,16 @@ typedef struct {            /* one parameter: a row of the parameter table */
     int64_t memory;         /* index of the parameter's first element in this rank's parameter memory */
 } Param;
 
-/* How a rank holds a bucket of parameters. BUCKET_OWN: with its fp32 masters, which the rank writes to files.
- * BUCKET_TWIN: as a copy whose masters another rank has. BUCKET_ELSEWHERE: not at all. */
+/* How a rank holds a bucket of parameters. BUCKET_OWN: the weights and their fp32 masters, which the rank writes to
+ * files. BUCKET_TWIN: a copy of the weights, whose masters another rank has. BUCKET_ELSEWHERE: nothing. */
 typedef enum { BUCKET_OWN, BUCKET_TWIN, BUCKET_ELSEWHERE } BucketHold;
 
 typedef struct {
     int64_t memory;         /* index of the bucket's first element in this rank's parameter memory */
     int64_t elems;          /* elements of the bucket in memory, with padding: ranks * piece_elems */
     int64_t piece_elems;    /* elements of one rank's piece (ZeRO shard) of the bucket */
-    int64_t shard;          /* index of this bucket's piece in a rank's shard: the sum of piece_elems over earlier
-                             * buckets */
+    int64_t shard;          /* index of this bucket's piece in this rank's shard: the sum of piece_elems over the
+                             * earlier buckets that the rank owns */
     int     first_param, params; /* range in the parameter table that holds the bucket's parameters: those with this
                                   * bucket's index */
     int     ranks;          /* number of ranks that share the bucket, one piece each */
@@ -89,9 +90,11 @@ typedef struct {
 } Layout;
 
 typedef struct {
-    int64_t memory;         /* index of the span's first element in this rank's parameter memory */
-    int64_t shard;          /* index of the span's first element in the shard of the rank that owns it */
-    int64_t first;          /* index of the span's first element within its parameter, as this rank's memory holds it */
+    int64_t memory;         /* index of the first element of the span (a run of elements of one parameter) in this
+                             * rank's parameter memory */
+    int64_t shard;          /* index of the first element of the span in the ZeRO shard of the rank that owns it */
+    int64_t first;          /* index of the first element of the span within its parameter, as this rank's memory holds
+                             * the parameter */
     int64_t elems;
     int     param;
     ParamGroup group;

@@ -25,8 +25,9 @@ typedef enum {
     LEDGER_OP,     /* an operation, or the start of a collective that sends bytes */
     LEDGER_WAIT,   /* the host waits for a collective of `group`: the one started dim[0] collectives before the group's
                     * last one */
-    LEDGER_MARK    /* a phase of the step named by `op` begins: "forward" or "backward" of part dim[0] of this stage's
-                    * model, "finish", "update" */
+    LEDGER_MARK    /* a phase of the step begins, named by `op`: "forward", "backward", "finish" or "update". dim[0] is
+                    * the part of the model that a forward or backward computes, because a pipeline stage may hold
+                    * several parts */
 } LedgerKind;
 
 typedef struct {
@@ -42,10 +43,10 @@ typedef struct {
 } LedgerEntry;
 
 typedef struct Ledger {
-    LedgerEntry *entry;            /* [entries] the notes so far; owned */
+    LedgerEntry *entry;            /* [entries] operations, waits and phases noted so far; owned */
     int          entries;
-    int64_t      times;            /* number of calls that each note counts for; 0 means 1, and below 0 no note is
-                                    * kept */
+    int64_t      times;            /* number of calls that each new note counts for; 0 means 1, and below 0 nothing is
+                                    * noted */
     /* 1: each note is an entry of its own; 0: equal notes are added up, and neither waits nor phases are noted */
     int          in_order;
     int          is_elsewhere;     /* 1: the plan is for another machine, so the libraries of this machine are not asked
@@ -53,8 +54,9 @@ typedef struct Ledger {
 } Ledger;
 
 void   ledger_note(Ledger *l, LedgerEntry e);     /* adds e.count calls of e.op to the ledger; a count of 0 means 1 */
-void   ledger_mark(Ledger *l, const char *what, int64_t part); /* notes that phase `what` of part number `part` of this
-                                                                * pipeline stage begins; does nothing if l is NULL */
+void   ledger_mark(Ledger *l, const char *what, int64_t part); /* notes that phase `what` of the step begins, such as
+                                                                * "forward" of part number `part` of a pipeline stage; l
+                                                                * may be NULL */
 void   ledger_free(Ledger *l);
 double ledger_flops(const Ledger *l);
 double ledger_bytes(const Ledger *l);             /* returns the bytes read and written by operations */

@@ -21,8 +21,8 @@
 
 #include "core/kernel.cuh"
 
-/* PTX_HERE passes the caller's place, for the emulator's messages. EMULATED(...) is code for the emulator (kernels on
- * the CPU), PTX(...) is inline assembly for a GPU. */
+/* PTX_HERE passes the caller's file and line, for the emulator's messages. EMULATED(...) is code for the emulator
+ * (kernels on the CPU), PTX(...) is inline assembly for a GPU. */
 #ifdef CUDA_EMU
 #define PTX_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define PTX_HERE , PTX_PLACE
@@ -312,8 +312,8 @@ DEVICE uint32_t afresh(uint32_t x) {
     PTX("mov.b32 %0, %0;" : "+r"(x));
     return x;
 }
-/* Checks the alignment of shared tiles for TMA and wgmma at run time. SMEM_DYN requests that alignment, and the
- * compiler assumes it. */
+/* Checks at run time that tiles in shared memory are aligned as their type demands, for TMA and wgmma. SMEM_DYN
+ * requests that alignment. A plain check would be optimised away, because the compiler assumes the alignment. */
 template <typename T> DEVICE void tiles_aligned(const T *shared) {
     uint32_t at = shared_address(shared EMULATED(, sizeof(T), "tiles", __builtin_FILE(), __builtin_LINE()));
     device_check(afresh(at) % alignof(T) == 0);
@@ -339,7 +339,7 @@ DEVICE void wgmma_commit() {
 
 /* wgmma_wait returns when at most `pending` of the latest wgmma groups are incomplete. Its arguments are the
  * accumulators that are then complete. accumulators_pinned keeps the compiler from moving a use of them above the wait:
- * it believes that a product is done when issued. */
+ * the compiler believes that a product is done when it is issued. */
 template <int n> DEVICE void accumulators_pinned(float (&d)[n]) {
     EMULATED((void)d;)
 #pragma unroll
@@ -507,8 +507,7 @@ static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, i
     map = TensorMap{(void *)matrix, (uint64_t)columns, (uint64_t)rows, (uint64_t)ld * sizeof(T), (uint32_t)box_columns,
                     (uint32_t)box_rows, sizeof(T), 128, element_type<T>()};
 #else
-    /* looked up once, because each matrix product
-                                                                      * makes maps at each launch */
+    /* the encoder is looked up once, because each matrix product makes maps at each launch */
     static const TensorMapEncode encode = tensor_map_encoder_find();
 
     cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch_bytes[1] = {(cuuint64_t)ld * sizeof(T)};

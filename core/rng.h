@@ -17,7 +17,7 @@ void rng_words(uint32_t out[4], uint64_t seed, RngUse use, uint64_t counter);
  * in float64 and rounded once. */
 void rng_normal(float *out, int64_t count, uint64_t seed, uint64_t offset, float mean, float std);
 
-/* Returns a number from the uniform distribution on [0,1), with 53 bits. */
+/* Returns the random number that belongs to (seed, use, counter), uniformly distributed on [0,1), with 53 bits. */
 double rng_uniform(uint64_t seed, RngUse use, uint64_t counter);
 
 /* Returns the place of index i (0 <= i < n) in a pseudo-random permutation of n things, keyed by (seed, epoch). It is a

@@ -46,8 +46,8 @@ static Isa detect(void) {
 }
 
 Isa simd_isa(void) {
-    static _Atomic int known = -1; /* -1: not found yet; threads that call first at the same time all find the same
-                                    * value */
+    static _Atomic int known = -1; /* the instruction set; -1: not determined yet. Threads that determine it at the same
+                                    * time all get the same value */
     int isa = atomic_load_explicit(&known, memory_order_relaxed);
     if (isa < 0) atomic_store_explicit(&known, isa = (int)detect(), memory_order_relaxed);
     return (Isa)isa;
@@ -60,8 +60,9 @@ int simd_has_bf16(void) { return simd_isa() == ISA_AVX512_BF16; }
  * November 2026). On AMD's cores VDPBF16PS does twice as many multiplications per second as fp32. */
 int simd_has_quick_bf16(void) {
 #if defined(__x86_64__)
-    static _Atomic int known = -1; /* cached, because each matrix product calls this function, and in a virtual machine
-                                    * cpuid takes as long as a small product */
+    static _Atomic int known = -1; /* 1 if bf16 products are faster, -1 if not determined yet; cached, because each
+                                    * matrix product calls this function, and in a virtual machine cpuid takes as long
+                                    * as a small product */
     int is_quick = atomic_load_explicit(&known, memory_order_relaxed);
     if (is_quick < 0) {
         __builtin_cpu_init();

@@ -23,7 +23,8 @@ typedef enum { F32, BF16, F16, I32, F64, I64, E4M3, E5M2 } DType;
 enum { TENSOR_DIMS = 4 };
 
 typedef struct {
-    void   *data;             /* address of the first element; borrowed; made up in a dry run, which only counts */
+    void   *data;             /* address of the first element; borrowed. In a dry run, which only counts bytes and
+                               * costs, the address is made up */
     DType   type;
     int     dims;
     int64_t dim[TENSOR_DIMS]; /* size of each dimension; 1 for unused ones */
@@ -74,7 +75,8 @@ static inline uint16_t bf16_from_f32(float f) {
 }
 
 float    f16_to_f32(uint16_t h);
-uint16_t f16_from_f32(float f); /* rounds to nearest, ties to even; infinity above 65504 */
+uint16_t f16_from_f32(float f); /* converts to fp16; rounds to nearest, ties to even; numbers from 65520 up become
+                                 * infinity */
 
 /* Read and write element i of an F32, BF16 or F16 tensor in memory that the host can access. Slow: for references and
  * tests. */
@@ -93,8 +95,8 @@ void  tensor_set(Tensor t, int64_t i, float value);
  *
  * A tensor t is stored as fp8(s t), rounded to nearest, ties to even. A finite number beyond the type's largest becomes
  * the largest; an infinity becomes NaN, and NaN stays NaN, so that a fault stays visible. s is the largest power of two
- * with s amax <= max/2, where amax is the largest |t| and max the largest value of the type. The half is spare, for a
- * tensor that grows before its scale has followed. */
+ * with s amax <= max/2, where amax is the largest |t| and max the largest value of the type. The factor 1/2 leaves
+ * space for a tensor that grows before its scale has followed. */
 
 /* Return exponents of the type: `top` of its largest value, which is 1.75 * 2^top, `bottom` of its smallest normal
  * value. */
@@ -102,15 +104,16 @@ HOST_AND_DEVICE static inline int   fp8_top(DType type) { return type == E4M3 ? 
 HOST_AND_DEVICE static inline int   fp8_bottom(DType type) { return type == E4M3 ? -6 : -14; }
 HOST_AND_DEVICE static inline float fp8_largest(DType type) { return type == E4M3 ? 448.0f : 57344.0f; }
 
-/* Limits of the scale of an fp8 tensor, as exponents of 2. Such scales and their inverses are far from the ends of f32
- * and bf16. FP8_MARGIN is the log2 of the spare factor of 2. */
+/* Limits of the scale of an fp8 tensor, as exponents of 2: scales and their inverses stay far from overflow in f32 and
+ * bf16. FP8_MARGIN is the log2 of the factor left free above the largest element, for a tensor that grows before its
+ * scale has followed. */
 enum { FP8_LEAST = -100, FP8_MOST = 100, FP8_MARGIN = 1 };
 
 /* Returns log2 of the scale of an fp8 tensor whose largest |t| has the bits amax_bits as f32. Returns 0 if that value
  * is zero, infinite or NaN, because such a value gives no scale. */
 HOST_AND_DEVICE static inline int fp8_exponent(uint32_t amax_bits, DType type) {
     if (amax_bits == 0 || amax_bits >= 0x7f800000u) return 0;
-    /* is_over: amax has a larger fraction than 1.75, the fraction of the fp8 type's largest value */
+    /* is_over: the largest |t| has a larger fraction than 1.75, the fraction of the fp8 type's largest value */
     int own = (int)(amax_bits >> 23) - 127, is_over = (amax_bits & 0x7fffffu) > 0x600000u;
     int fits = fp8_top(type) - FP8_MARGIN - own - is_over;
     return fits < FP8_LEAST ? FP8_LEAST : fits > FP8_MOST ? FP8_MOST : fits;

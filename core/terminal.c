@@ -147,8 +147,8 @@ static int character(const char *text, size_t *bytes) {
     for (size_t i = 1; i < n; i++) code = code << 6 | (byte[i] & 0x3f);
     *bytes = n;
     if (lead == '\t') return 8;
-    if (steers && lead != *GLUE) return 4 * (int)n; /* such characters are printed as \xNN, four columns for each
-                                                     * byte */
+    if (steers && lead != *GLUE) return 4 * (int)n; /* control characters and bytes that are not UTF-8 are printed as
+                                                     * \xNN, four columns for each byte */
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         if (code >= wide[i].first && code <= wide[i].last) return 2;
     return 1;

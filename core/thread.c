@@ -109,7 +109,7 @@ void thread_share(int share) {
         warn("OMP_NUM_THREADS=\"%s\" is not a number of threads and is ignored: each rank uses its share of the "
              "processors, %d here; unset it, or set it to a number", getenv("OMP_NUM_THREADS"), threads);
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    /* no warning is needed: thread_start_team() has already warned of more threads than processors */
+    /* uses at most one thread per processor, without a warning, because thread_start_team() has already warned */
     omp_set_num_threads(processors > 0 && threads > processors ? processors : threads);
 }
 

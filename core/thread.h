@@ -28,9 +28,9 @@ enum { THREAD_STACK_SIGNAL = SIGURG }; /* signal by which the watchdog requests 
 typedef struct {
     pthread_t       id;
     pthread_mutex_t lock;    /* guards `stop`, and the fields that the thread's owner shares with the thread */
-    pthread_cond_t  changed; /* signals a change of the guarded fields */
-    int             stop;    /* request that the thread end */
-    int             ended;   /* the thread has ended */
+    pthread_cond_t  changed; /* signals that a field guarded by `lock` has changed */
+    int             stop;    /* 1: the thread is requested to end */
+    int             ended;   /* 1: the thread has ended */
     void         *(*work)(void *ctx);
     void           *ctx;
 } Thread;
@@ -49,22 +49,25 @@ void thread_start_team(void);
 
 /* Starts work(ctx) in a thread. Exit 71 if that fails; `what` names the thread's purpose in the message. */
 void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *what);
-/* Sets stop and waits until the thread has ended. */
+/* Requests that the thread end, and waits until it has ended. */
 void thread_stop(Thread *t);
-/* Sets stop and waits at most `ms`. Returns 0 if the thread has not ended, because it hangs in a call to a disk or a
- * driver. The thread then continues, and its memory must stay until the process ends. */
+/* Requests that the thread end, and waits at most `ms`. Returns 1 if it has ended, or 0 if it hangs in a call to a disk
+ * or a driver. The thread then continues, and its memory must stay until the process ends. */
 int  thread_try_stop(Thread *t, double ms);
 
-/* Functions for the thread and for the one that started it. Between thread_lock and thread_unlock the caller may read
- * and change the guarded fields. During a wait the other thread may. */
+/* Lock and unlock the fields that a thread shares with the thread that started it. Either thread may read and change
+ * them between the two calls. thread_wait and thread_wait_for give up the lock while they wait. */
 void thread_lock(Thread *t);
 void thread_unlock(Thread *t);
-void thread_changed(Thread *t);                /* wakes the other thread if it waits for a change */
-void thread_wait(Thread *t);                   /* waits until the other thread has called thread_changed */
+void thread_changed(Thread *t);                /* reports a change of the shared fields: wakes the other thread if it
+                                                * waits for a change */
+void thread_wait(Thread *t);                   /* waits, without the lock, until the other thread has called
+                                                * thread_changed */
 int  thread_wait_for(Thread *t, double ms);    /* waits at most `ms` for a change; returns 0 if that time has passed
                                                 * without one */
 
-/* Sleeps for `ms`, or until the thread must stop. Returns whether it must stop. The caller does not hold the lock. */
+/* Sleeps for `ms`, or until the thread is requested to end. Returns whether it is asked to end. The caller does not
+ * hold the lock. */
 int  thread_sleep(Thread *t, double ms);
 
 #ifdef __cplusplus

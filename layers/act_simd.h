@@ -12,15 +12,15 @@
 #define EXPECT_ACT(t)                                                                                                  \
     CHECK((t).type == F32 || (t).type == BF16, "the CPU computes in fp32 and bf16, not in %s", dtype_name((t).type))
 
-/* Elementwise ops process flat memory in blocks, one per iteration of a thread. ACT_BLOCK is a multiple of every
- * vector. */
+/* Elementwise ops process flat memory in blocks of ACT_BLOCK elements, one in each iteration of a thread. ACT_BLOCK is
+ * a multiple of every vector length. */
 enum { ACT_BLOCK = 1 << 14 };
 static inline int64_t act_block_elems(int64_t first, int64_t elems) {
     return elems - first < ACT_BLOCK ? elems - first : ACT_BLOCK;
 }
 
-/* Thirty-two values that are processed element by element. In the halves they have the order of memory for fp32,
- * another order for bf16. */
+/* Thirty-two values that are processed element by element. In memory order, half[0] and half[1] hold the first and the
+ * last sixteen for fp32; for bf16 they hold the even and the odd ones. */
 enum { PAIR = 2 * LANES };
 typedef struct { f32x16 half[2]; } ActPair;
 
@@ -41,12 +41,12 @@ SIMD_INLINE void act16_store(void *p, int64_t i, DType type, f32x16 v) {
     else              f32x16_store((float *)p + i, v);
 }
 
-/* Returns the value of element i. */
+/* Returns element i of p, which has the given type, as f32. */
 SIMD_INLINE float act_get(const void *p, int64_t i, DType type) {
     return type == BF16 ? bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
 }
 
-/* Loads n values; lanes n..15 become `rest`. */
+/* Loads n < 16 values of p as f32, from element i on; lanes n..15 become `rest`. */
 SIMD_INLINE f32x16 act16_load_part(const void *p, int64_t i, int64_t n, DType type, float rest) {
     float x[LANES];
     for (int64_t k = 0; k < LANES; k++) x[k] = k < n ? act_get(p, i + k, type) : rest;
@@ -60,8 +60,8 @@ SIMD_INLINE void act16_store_part(void *p, int64_t i, int64_t n, DType type, f32
         else              ((float *)p)[i + k] = x[k];
 }
 
-/* Load and store n values of a row. A caller walks a row of `elems` values with n = 16, ..., 16, elems % 16, as
- * act16_count returns them. */
+/* Load and store n <= 16 values of a row, from element i on; lanes past n load as 0. A caller walks a row of `elems`
+ * values with n = 16, ..., 16, elems % 16, as act16_count returns them. */
 SIMD_INLINE f32x16 act16_load_n(const void *p, int64_t i, int64_t n, DType type) {
     return n == LANES ? act16_load(p, i, type) : act16_load_part(p, i, n, type, 0.0f);
 }

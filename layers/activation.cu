@@ -4,7 +4,8 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 256, PACKS = 2 }; /* packs of a thread, so that two loads of each array are in flight at once */
+enum { THREADS = 256, PACKS = 2 }; /* PACKS: number of packs (16 bytes) of a thread, so that two loads of each array are
+                                    * in flight at once */
 
 /* y = f(x), f the function of `kind`. Each thread computes PACKS packs of W elements. grid ceil(n / (THREADS PACKS W)),
  * no shared memory. Bound by memory: 2 elements of traffic for each of y. */
@@ -15,7 +16,8 @@ KERNEL activation_forward_kernel(T *y, const T *x, int64_t n) {
     #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         int64_t i = pack_place<W, PACKS>(k);
-        if (i < n) in[k] = pack_load_part<T, W, ONCE>(x + i, n - i); /* x is read again only in backward */
+        if (i < n) in[k] = pack_load_part<T, W, ONCE>(x + i, n - i); /* ONCE: the cache may drop x, which is read again
+                                                                      * only in backward */
     }
     #pragma unroll
     for (int k = 0; k < PACKS; k++) {

@@ -40,20 +40,21 @@ SIMD_INLINE f32x16 value_quotient(f32x16 x, f32x16 y) { return x / y; }
  *
  * The right-hand form needs one exponential and loses nothing where tanh is close to -1.
  */
-#define GELU_SLOPE 1.5957691216f    /* 2 sqrt(2/pi) */
-#define GELU_CUBIC 0.0713548162726f /* 0.044715 * 2 sqrt(2/pi) */
-#define GELU_FAR   30.0f            /* beyond +-30 the function is 0 or x in f32 */
+#define GELU_SLOPE 1.5957691216f    /* factor of x in 2u: 2 sqrt(2/pi) */
+#define GELU_CUBIC 0.0713548162726f /* factor of x^3 in 2u: 0.044715 * 2 sqrt(2/pi) */
+#define GELU_FAR   30.0f            /* limit of |x|, beyond which GELU is 0 or x in f32 */
 
 #ifdef __cplusplus
-/* The fast exponential and division err by a few units in the last place of f32, and by |2u| 2^-24 of the argument's
- * rounding: the bound of test_activation.c allows for both. NaN stays NaN through the exponential. */
+/* The fast exponential and division err by a few units in the last place of f32, and by |2u| 2^-24, because the
+ * argument 2u of the exponential is rounded. The bound of test_activation.c allows for both. NaN stays NaN through the
+ * exponential. */
 DEVICE float gelu_new(float x) {
     float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
     return __fdividef(fmaxf(x, -GELU_FAR), 1.0f + exp_approx(-two_u));
 }
 
-/* Returns the derivative p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)). With e = exp(-|2u|) nothing overflows; the
- * smaller of p and 1-p is e / (1+e). */
+/* Returns the derivative p + x p (1-p) (2u)', where p = 1 / (1 + exp(-2u)) and 2u is the polynomial two_u of x. With e
+ * = exp(-|2u|) nothing overflows; the smaller of p and 1-p is e / (1+e). */
 DEVICE float gelu_new_slope(float x) {
     float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
     float e = exp_approx(-fabsf(two_u));
@@ -62,14 +63,15 @@ DEVICE float gelu_new_slope(float x) {
     return (two_u < 0.0f ? small : large) + in * large * small * (in * in * (3.0f * GELU_CUBIC) + GELU_SLOPE);
 }
 #else
-/* Arguments are held within +-GELU_FAR, where the exponential is still finite. */
+/* Arguments below -GELU_FAR count as -GELU_FAR, so that the exponential stays finite. */
 SIMD_INLINE f32x16 gelu_new(f32x16 x) {
     f32x16 low = value_max(-GELU_FAR, x);
     f32x16 e = f32x16_exp(-low * (low * low * GELU_CUBIC + GELU_SLOPE));
     return low / (e + 1.0f);
 }
 
-/* Returns the derivative p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)),  1 - p = exp(-2u) p. */
+/* Returns the derivative p + x p (1-p) (2u)', where p = 1 / (1 + exp(-2u)), 1 - p = exp(-2u) p, and 2u = GELU_SLOPE x +
+ * GELU_CUBIC x^3. */
 SIMD_INLINE f32x16 gelu_new_slope(f32x16 x) {
     f32x16 in = -value_max(-GELU_FAR, -value_max(-GELU_FAR, x));
     f32x16 square = in * in;
@@ -92,14 +94,15 @@ ACT_FUNCTION ActValue relu2_slope(ActValue x) { return value_max(0.0f, x) * 2.0f
  * Its derivative is p + x p (1-p),  p = 1 / (1 + exp(-x)),  1 - p = exp(-x) p. swiglu needs the derivative and the
  * value, which share the exponential: silu_grad returns the derivative and sets the value.
  */
-#define SILU_FAR 80.0f /* beyond +-80 silu is 0 or x in f32, and the exponential still finite */
+#define SILU_FAR 80.0f /* limit of |x|: beyond it silu is 0 or x in f32; up to it exp(-x) is finite */
 
 #ifdef __cplusplus
 /* The fast exponential errs by some |x| units in the last place of f32, the fast division by two: the bound of
  * test_swiglu.c allows for both. NaN stays NaN through the exponential; where that is infinite the quotient is 0. */
 DEVICE float silu(float x) { return __fdividef(fmaxf(x, -SILU_FAR), 1.0f + exp_approx(-x)); }
 
-/* With e = exp(-|x|) nothing overflows; the smaller of p and 1-p is e / (1+e). */
+/* Returns the derivative of silu, and silu(x) in *value. With p = 1 / (1 + exp(-x)) and e = exp(-|x|) nothing
+ * overflows: the smaller of p and 1-p is e / (1+e). */
 DEVICE float silu_grad(float *value, float x) {
     float e = exp_approx(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large,
           p = x < 0.0f ? small : large;
@@ -107,7 +110,8 @@ DEVICE float silu_grad(float *value, float x) {
     return p + fminf(fmaxf(x, -SILU_FAR), SILU_FAR) * large * small;
 }
 #else
-/* Arguments are limited to above -SILU_FAR, in the derivative also to below SILU_FAR. */
+/* Arguments below -SILU_FAR count as -SILU_FAR, and in the derivative those above SILU_FAR as SILU_FAR, so that the
+ * exponential stays finite. */
 SIMD_INLINE f32x16 silu(f32x16 x) {
     f32x16 low = value_max(-SILU_FAR, x);
     return low / (f32x16_exp(-low) + 1.0f);
@@ -141,7 +145,7 @@ ACT_FUNCTION ActValue silu_slope(ActValue x) {
  * under 10^-8, below -13 under 10^-36. The absolute error of erf(x / sqrt(2)) = 2 Phi(x) - 1 is at most 4. A GPU's fast
  * exponential and division add a few units: test_gelu_tail in test_activation.c has the bound.
  */
-#define GELU_END   14.0f            /* value_exp(-z^2/2) returns 0 for z >= 14, where the true value is subnormal */
+#define GELU_END   14.0f            /* least z for which value_exp(-z^2/2) returns 0; the true value is subnormal */
 #define GELU_PHI_0 0.3989422804014f /* 1/sqrt(2 pi) */
 
 /* Returns R(z) = exp(z^2/2) (1 - Phi(z)), Phi the normal distribution function, for z >= 0 (gelu, above). */

@@ -8,7 +8,7 @@
 
 enum { THREADS = 256, MOST_PIECES = 60 };
 
-/* One span (range of parameters) that a launch updates. */
+/* One span (range of parameters) that a launch updates, with the addresses of its tensors. */
 template <typename T> struct Piece {
     float       *master, *m, *v;
     T           *working;

@@ -6,10 +6,10 @@
 
 #include "layers/layers.h"
 
-typedef struct { /* the formula's constants, rounded once from float64 */
+typedef struct { /* constants of AdamW's formula (adamw_update in layers.h), each rounded once from float64 to f32 */
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float grad_scale;
-    float m_correction, v_correction; /* 1/(1-beta1^t), 1/(1-beta2^t) */
+    float m_correction, v_correction; /* bias corrections of m and v at step t: 1/(1-beta1^t), 1/(1-beta2^t) */
     /* learning_rate and decay hold for the whole step; adamw_update_host replaces them by those of its span (range of
      * parameters) */
     float learning_rate, eps, decay;

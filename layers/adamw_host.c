@@ -50,7 +50,8 @@ void adamw_update_host(OptimizerSpan span, OptimizerStep h, float grad_scale) {
     DType   act = span.working.type;
     f.learning_rate = own.learning_rate, f.decay = own.decay;
     float       *p0 = (float *)span.master.data, *m0 = (float *)span.m.data, *v0 = (float *)span.v.data;
-    uint16_t    *w0 = (uint16_t *)span.working.data; /* used only if working has 16 bits */
+    uint16_t    *w0 = (uint16_t *)span.working.data; /* the working copy of the weights as 16-bit words; not used if it
+                                                      * is f32 */
     const float *g0 = (const float *)span.grad.data;
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i += ACT_BLOCK) {

@@ -17,9 +17,11 @@ extern "C" {
 
 enum {
     ALGORITHM_KEY_ROOM = 192,
-    ALGORITHM_FIRST    = -1, /* value of MatmulAlgorithm.id: the library's own first choice */
-    ALGORITHM_NONE     = -2, /* value of id: no algorithm, because separate kernels around the product are faster */
-    ALGORITHM_OWN      = -3  /* value of id: the kernel of gemm_hopper.cu; state holds its parameters, a GemmWay */
+    ALGORITHM_FIRST    = -1, /* value of MatmulAlgorithm.id: the algorithm that cuBLASLt itself suggests first */
+    ALGORITHM_NONE     = -2, /* value of MatmulAlgorithm.id: no fused algorithm, because a plain product and separate
+                              * kernels are faster */
+    ALGORITHM_OWN      = -3  /* value of MatmulAlgorithm.id: the kernel of gemm_hopper.cu; MatmulAlgorithm.state holds
+                              * its parameters, a GemmWay */
 };
 
 /* cuBLASLt's algorithms are 64 opaque bytes, which may be stored and later restored for the same version of the library
@@ -39,10 +41,11 @@ const char *matmul_library(void);
  * missing uses the library's first choice, without timing and without a record. Otherwise ranks that time by themselves
  * would choose differently. */
 typedef struct {
-    MatmulAlgorithm *record;   /* owned [count], in the order of first use */
+    MatmulAlgorithm *record;   /* [count] chosen algorithms, in the order of first use; owned */
     int              count;
-    int              frozen;   /* 1: the table stays unchanged */
-    uint64_t         version;  /* changes with every set and clear, so that copies of entries can be refreshed */
+    int              frozen;   /* 1: the table stays unchanged: products that it lacks are neither timed nor recorded */
+    uint64_t         version;  /* number that every change of the table changes, so that caches of its entries can be
+                                * refreshed */
 } MatmulAlgorithms;
 extern MatmulAlgorithms matmul_algorithms;
 

@@ -56,7 +56,8 @@ static inline int64_t tile_round(int64_t n) { return (n + LANES - 1) / LANES * L
 
 #define TILE_ROWS 4
 #define TILE_WIDTH (SIMD_BYTES == 64 ? 4 : 3)
-#ifdef __clang__ /* in clang GCC's pragma acts too late for acc to stay in registers: 26 instead of 86 GFLOP/s */
+#ifdef __clang__ /* clang has its own pragma, because it unrolls for GCC's too late to keep acc in registers: 26 instead
+                  * of 86 GFLOP/s */
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 8")
@@ -120,12 +121,12 @@ typedef struct {
     int64_t B, T, C, H, D; /* B sequences of T positions, H query heads of D channels; C = H*D: columns of y */
     int64_t group;        /* number of query heads that share a head of keys */
     int64_t columns;      /* number of columns of qkv */
-    int64_t wide;         /* D rounded up to 16: floats of a packed row */
+    int64_t wide;         /* floats of a packed row: D rounded up to a multiple of 16 */
     int64_t tiles;        /* number of tiles of TILE positions in a sequence, on this rank */
     int64_t key_tiles;    /* number of tiles of a sequence on all context ranks */
     float   scale;        /* 1/sqrt(D), folded into q                   */
-    const void *qkv, *dy; /* borrowed; dy [N,C] in backward only        */
-    const void *keys;     /* borrowed; NULL: the keys are in qkv */
+    const void *qkv, *dy; /* qkv [N,columns]; dy [N,C], the gradient of y, in backward only; borrowed */
+    const void *keys;     /* keys and values of all context ranks; borrowed; NULL: they are in qkv */
     const int32_t *starts; /* borrowed, [B,T] position of the first key that a query sees; NULL: 0 for all */
     ContextPart context;
 } Heads;
@@ -228,7 +229,7 @@ static void pack_turned(float *y, const void *x, int64_t x_step, int64_t rows, c
     transpose(y, TILE, x, x_step, rows, h->D, h->type);
 }
 
-/* Sets lanes above `last` to -infinity; last is 0 to 15. */
+/* Sets the lanes of v above number `last` (0 to 15) to -infinity. */
 SIMD_INLINE f32x16 attention_masked(f32x16 v, int64_t last) {
     static const float edge[2 * LANES] = {[LANES] = -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY,
                                           -INFINITY,           -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY,
@@ -244,18 +245,18 @@ typedef struct {
     float *lse; /* log of the softmax denominators; borrowed, [B*H,T] */
 } Forward;
 
-/* The running maximum before a query has met a key of its document. It is below every score, and finite, so that
- * exp(-infinity - NO_SCORE) is 0. */
+/* The softmax's running maximum before a query has met a key of its document. It is below every score, and finite, so
+ * that exp(-infinity - NO_SCORE) is 0. */
 static const float NO_SCORE = -1e38f;
 
-/* A thread's memory. k and v hold the whole sequence of one head of keys. */
+/* Memory of one thread in the forward pass. k and v hold the whole sequence of one head of keys. */
 typedef struct {
     float *k;        /* [key_tiles][D,TILE] transposed keys */
     float *v;        /* [key_tiles][TILE,wide] values */
-    float *q, *y;    /* [TILE,wide] each; q: scaled queries; y: sums of p v */
-    float *scores;   /* [TILE,TILE]                                                  */
+    float *q, *y;    /* [TILE,wide] each; q: scaled queries; y: sums of probabilities times values */
+    float *scores;   /* [TILE,TILE] scores of a tile of queries and a tile of keys, then probabilities */
     float *sum;      /* [TILE,16] sums of the probabilities p, lane by lane          */
-    float *top;      /* [TILE]     running maximum                                   */
+    float *top;      /* [TILE] running maximum of each query's scores                */
     float *shrink;   /* [TILE] factor by which a rise of the maximum scales down earlier sums */
 } ForwardScratch;
 
@@ -263,7 +264,7 @@ typedef struct {
  * rises, scales down the earlier sums. */
 static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t columns, TileForm form) {
     for (int64_t row = 0; row < rows; row += LANES) {
-        int64_t end = form == TILE_LOWER_RESULT ? row + LANES : columns; /* scores in columns from `end` on are not
+        int64_t end = form == TILE_LOWER_RESULT ? row + LANES : columns; /* number of columns whose scores are
                                                                           * computed */
         float   highest[LANES * LANES], turned[LANES * LANES];
         for (int64_t r = 0; r < LANES; r++) {
@@ -346,14 +347,17 @@ SIMD_DISPATCH(void, forward_share, (const Forward *job, ForwardScratch w, int64_
 
 typedef struct {
     Heads       heads;
-    void       *dqkv;   /* borrowed; gradients, in the layout of qkv */
-    void       *dkeys;  /* borrowed; gradients of the context ranks' keys; NULL: they are in dqkv */
+    void       *dqkv;   /* output: gradients, in the layout of qkv; borrowed */
+    void       *dkeys;  /* output: gradients of the keys and values of all context ranks; borrowed; NULL: they are in
+                         * dqkv */
     const void *y;      /* forward's output; borrowed, [N,C] of the activation type */
     const float *lse;   /* forward's lse; borrowed, [B*H,T] */
-    const float *delta; /* borrowed, [H,N]; NULL: computed from dy and y */
+    const float *delta; /* [H,N] delta of each query (attention_delta in layers.h); borrowed; NULL: computed here from
+                         * dy and y */
 } Backward;
 
-/* A thread's memory. q to delta cover the sequence of one head, in tiles of TILE positions. */
+/* Memory of one thread in the backward pass. q, dy, dq, lse and delta cover the sequence of one head, in tiles of TILE
+ * positions. */
 typedef struct {
     float *q, *dy, *dq;         /* [tiles][TILE,wide] queries, dy, sums of dq */
     float *lse, *delta;         /* [tiles][TILE]      lse and delta of each query */
@@ -394,8 +398,8 @@ static void load_queries(const Backward *job, BackwardScratch w, int64_t head, i
     }
 }
 
-/* Computes delta of the heads of a row, to elements `step` apart. It adds in the same order as load_queries, so the
- * bits are equal. */
+/* Computes delta (attention_delta in layers.h) of each head of a row, and writes the values `step` elements apart. It
+ * adds in the same order as load_queries, so the bits are equal. */
 SIMD_INLINE void delta_row_of(DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row,
                               int64_t heads, int64_t D) {
     for (int64_t head = 0; head < heads; head++) {
@@ -421,8 +425,9 @@ static void load_keys(const Backward *job, BackwardScratch w, int64_t head, int6
     pack_turned(w.v_turned, v, step, rows, h);
 }
 
-/* Sets w.p and w.ds of a tile of queries and a tile of keys, both loaded. In a tile on the diagonal, elements above it
- * are zero; past the 16 columns that hold the diagonal they are not set. */
+/* Computes the probabilities w.p, and the gradients of scores w.ds, of a loaded tile of queries and a loaded tile of
+ * keys. If the tile lies on the causal diagonal, elements above the diagonal are zero in the 16 columns that hold it,
+ * and not set in later columns. */
 static void scores(const Heads *h, BackwardScratch w, int64_t head, int64_t tile, int64_t keys, int64_t rows,
                    int64_t columns, TileForm form) {
     const float *q = w.q + tile * TILE * h->wide, *dy = w.dy + tile * TILE * h->wide;
@@ -465,8 +470,8 @@ static void add_dq(const Heads *h, BackwardScratch w, int64_t tile, int64_t rows
                                columns, TILE_ADD, on_diagonal ? TILE_LOWER_FACTOR : TILE_FULL});
 }
 
-/* Adds what a head contributes to dk and dv of a tile of keys, after its queries are loaded; with item BY_HEAD also to
- * dq. The first head of a group starts the sums at zero, the last one stores them. */
+/* Adds what a query head, whose queries are loaded, contributes to dk and dv of a tile of keys; with item BY_HEAD also
+ * to dq. The first head of a group starts the sums at zero, the last one stores them. */
 static void backward_keys(const Backward *job, BackwardScratch w, int64_t head, int64_t keys, BackwardItem item) {
     const Heads *h = &job->heads;
     int64_t      columns = tile_round(attention_rows(keys, h->context.ranks * h->T)),
@@ -494,7 +499,7 @@ static void backward_keys(const Backward *job, BackwardScratch w, int64_t head, 
     store_keys(job, PART_V, head, keys, dv);
 }
 
-/* Computes dq of a tile of queries. */
+/* Computes dq, the gradient of the queries, for one tile of queries of a head. */
 static void backward_queries(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = tile_round(attention_rows(tile, h->T)), last = attention_place(h, tile);
@@ -544,8 +549,8 @@ enum { KEYS = 64 }; /* number of keys that attention_last_forward processes at o
 
 typedef struct {
     Heads   heads; /* the heads of one sequence (B = 1) */
-    int64_t n;     /* number of queries: the last of the T positions */
-    void   *y;     /* borrowed, [n,C] */
+    int64_t n;     /* number of queries: those of the last n of the T positions */
+    void   *y;     /* output: [n,C] of the activation type; borrowed */
 } Last;
 
 /* Writes the scores of `keys` keys from element `at` of qkv on: q . k over the D channels of the head. q is padded with

@@ -17,8 +17,8 @@
 
 /* --- bf16 and fp16: tensor cores ---------------------------------------------------------------------------------- */
 
-enum { RAISE = 8 }; /* log2 of the growth of exp above which the maximum is raised: so p <= 2^8, far below fp16's
-                     * 65504 */
+enum { RAISE = 8 }; /* log2 of the exponential at which the running maximum is raised to a higher score; so p <= 2^8,
+                     * far below fp16's 65504 */
 
 template <int D> struct ForwardTile {
     static constexpr int ATOMS = D <= 64 ? 2 : 1; /* groups of 16 rows in a warp: 2, so that a matrix load feeds four
@@ -30,10 +30,12 @@ template <int D> struct ForwardTile {
     static_assert(QUERIES <= 2 * KEYS, "the queries pass through a stage");
 };
 
-/* Running maximum and sum of a thread's rows. The sum covers only the columns that the thread itself holds. */
+/* Running maximum of the scores, and sum of their exponentials, in each of a thread's rows. The sum covers only the
+ * columns that the thread itself holds. */
 template <int ATOMS> struct Softmax { float top[ATOMS][2], sum[ATOMS][2]; };
 
-/* Returns the highest score of a row in s, over the four threads that share the row. */
+/* Returns the highest score of a row in s, over the four threads that share the row. side: 0 or 1, the upper or the
+ * lower of this thread's two rows. */
 template <int N> DEVICE float highest_score(const float (&s)[N][4], int side) {
     float high = fmaxf(s[0][2 * side], s[0][2 * side + 1]);
     #pragma unroll
@@ -53,8 +55,9 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         #pragma unroll
         for (int side = 0; side < 2; side++) {
             float high = highest_score(s[atom], side),
-                  rise = (high - m.top[atom][side]) * scale_log2; /* infinite or very large at a row's first keys,
-                                                                   * because top is still -infinity or NO_SCORE */
+                  rise = (high - m.top[atom][side]) * scale_log2; /* log2 of exp(highest score - maximum); infinite or
+                                                                   * very large at a row's first keys, because top is
+                                                                   * still -infinity or NO_SCORE */
             shrink[atom][side] = 1.0f;
             if (rise > (float)RAISE) {
                 shrink[atom][side] = exp2_approx(-rise);
@@ -74,7 +77,7 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         }
 }
 
-/* Replaces the scores s by p = exp(s - top) and adds p to the sums. */
+/* Replaces the scores s by p = exp(s - top), where top is the running maximum of the row, and adds p to the sums. */
 template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], Softmax<ATOMS> &m, float scale_log2) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -92,7 +95,7 @@ template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], So
         }
 }
 
-/* Loads a stage: keys and values from position `key` on. */
+/* Loads a tile of keys and one of values, from position `key` on, into one stage of shared memory. */
 template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key, const Heads &h) {
     typedef ForwardTile<D> Tile;
     KeyRows from = key_rows(h, key);
@@ -182,16 +185,17 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is loaded, and all threads have read the other stage, which may be overwritten */
+        __syncthreads(); /* after this the tile is in shared memory, and all threads have read the other stage, which
+                          * may be overwritten */
         if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
-        if (key < position + Tile::ROWS && query < h.T && /* otherwise none of the warp's scores is on or below the
-                                                           * diagonal */
+        if (key < position + Tile::ROWS && query < h.T && /* otherwise all of the warp's queries precede these keys and
+                                                           * see none of them */
             (!DOCUMENTS || key + Tile::KEYS > warp_begin))
             forward_tile<T, D, Tile::ATOMS, DOCUMENTS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key,
                                                        starts, query, h);
     }
-    __syncthreads(); /* both stages have been read, so outputs may pass through them */
+    __syncthreads(); /* after this both stages have been read, so outputs may pass through them */
     forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE,
                                      out, m, query, h);
 }
@@ -239,13 +243,13 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = begin; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all threads have read the previous tile, which may be overwritten now */
+        __syncthreads(); /* after this all threads have read the previous tile, which may be overwritten */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row,
                                                        h);
         cp_async_commit();
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is complete in shared memory */
+        __syncthreads(); /* after this the tile is complete in shared memory */
         float s[Tile::M][Tile::M];
         f32_scores<D>(s, shared, k_tile);
         f32_softmax<DOCUMENTS>(s, top, sum, out, block_position + f32_ty() * Tile::M, key, starts, query, h);
@@ -354,7 +358,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     const T *keys = qkv + job.C + blockIdx.x / job.group * (int64_t)D, *values = keys + (job.columns - job.C) / 2;
     float    top = -INFINITY, total = 0.0f, sum[HELD] = {};
     if (thread < D) q[thread] = to_f32(row[thread]) * job.scale;
-    __syncthreads(); /* after this q is complete in shared memory */
+    __syncthreads(); /* after this the query q is complete in shared memory */
     for (int64_t first = 0; first < seen; first += LAST_THREADS) {
         int   left = (int)(seen - first), count = left < LAST_THREADS ? left : (int)LAST_THREADS;
         float score = thread < count ? last_score<T, W>(q, keys + (first + thread) * step, D) : -INFINITY;
@@ -362,7 +366,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
         top = high;
         p[thread] = expf(score - high); /* block_max has a barrier, so the values of the earlier keys have been added */
         total = total * shrink + p[thread];
-        __syncthreads(); /* after this p is complete in shared memory */
+        __syncthreads(); /* after this the exponentials p are complete in shared memory */
         for (int i = 0; i < HELD; i++) sum[i] *= shrink;
         for (int k = warp; k < count; k += LAST_WARPS)
             for (int i = 0; i < HELD; i++) {

@@ -38,7 +38,7 @@ template <int D> struct BackwardTile {
     static constexpr int STRIDE = Row<bf16, D>::STRIDE, OWN_ELEMS = OWN * STRIDE, STEP_ELEMS = STEP * STRIDE;
     static constexpr int STAGES_AT = 2 * OWN_ELEMS, STAGE_ELEMS = 2 * STEP_ELEMS,
                          STATISTICS_AT = STAGES_AT + 2 * STAGE_ELEMS;
-    /* the last term is for lse and delta in two stages */
+    /* the last term is for lse and delta of the queries in two stages */
     static constexpr int SHARED_BYTES = STATISTICS_AT * 2 + 2 * 2 * STEP * (int)sizeof(float);
 };
 
@@ -55,7 +55,7 @@ DEVICE void load_pair(T *tiles, Pair<T> from, int row, const Heads &h) {
     cp_async_commit();
 }
 
-/* Loads keys and values from position `key` on. */
+/* Loads a tile of keys and one of values, from position `key` on, into shared memory. */
 template <typename T, int ROWS, int D> DEVICE void load_keys(T *tiles, const T *keys, int key, const Heads &h) {
     KeyRows from = key_rows(h, key);
     load_pair<T, ROWS, D, BackwardTile<D>::THREADS>(
@@ -70,7 +70,8 @@ template <int STEP> DEVICE void load_minus(float *to, const Minus &minus, int64_
     else if (threadIdx.x < 2 * PACKS) cp_async_16(to + STEP + i, minus.delta + at + i, PACK_BYTES);
 }
 
-/* s += own rows times a step's rows, transposed. The left factor is reloaded for each 16 columns. */
+/* Adds to s the product of the warp's own rows with the rows of a step, transposed. The left factor is reloaded for
+ * each 16 columns. */
 template <typename T, int D, int ATOMS, int N>
 DEVICE void scores_of(float (&s)[ATOMS][N / 8][4], const T *own, const T *step) {
     #pragma unroll
@@ -96,7 +97,7 @@ DEVICE void add_scores(float (&out)[ATOMS][D / 8][4], const uint32_t (&p)[N16][A
     for (int j = 0; j < N16; j++) add_straight<T, ATOMS, D>(out, p[j], x + j * 16 * BackwardTile<D>::STRIDE);
 }
 
-/* Sets s to -lse or -delta, with which products begin: one value for each column. */
+/* Sets each column of s to the value of `minus` for its query, -lse or -delta. The products are then added to s. */
 template <int ATOMS, int N> DEVICE void begin_columns(float (&s)[ATOMS][N][4], const float *minus) {
     #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -142,7 +143,7 @@ template <bool PLAIN> DEVICE void walk_on(Walk &w, int step, int begin, int end)
 template <bool PLAIN> DEVICE bool has_more(const Walk &w, int end, int group) {
     return PLAIN ? w.query < end : w.head < group;
 }
-/* Returns the pair of tiles of another head of the group. */
+/* Returns the matrices from which head number `head` of the group is loaded, given those of the group's first head. */
 template <typename T> DEVICE Pair<T> pair_of(Pair<T> first, int head, const Heads &h) {
     return {first.first + head * h.D, first.second + head * h.D, first.first_stride, first.second_stride};
 }
@@ -170,7 +171,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     const Pair<T> own = {keys + keys_at, keys + keys_at + h.key_columns, h.key_stride, h.key_stride},
                   other = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const Positions at = owner_positions(h, owner);
-    /* position: that of the warp's first key; begin: the first row of queries */
+    /* position: that of the warp's first key; begin: the first row of queries that may see the block's keys */
     const int     position = (int)POSITION_OF(at, key), begin = first_query(h, (int)POSITION_OF(at, block_key), STEP);
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
     float        *statistics = reinterpret_cast<float *>(shared + Tile::STATISTICS_AT);
@@ -193,7 +194,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded; all threads have read the other stage */
+        __syncthreads(); /* after this the tiles of this step are loaded, and all threads have read the other stage */
         walk_on<PLAIN>(next, STEP, kept->begin, kept->end);
         if (has_more<PLAIN>(next, kept->end, group)) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
@@ -261,7 +262,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     for (int key = begin, stage = 0; key < end; key += STEP, stage ^= 1) {
         const T *k = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *v = k + Tile::STEP_ELEMS;
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded; all threads have read the other stage */
+        __syncthreads(); /* after this the tiles of this step are loaded, and all threads have read the other stage */
         if (key + STEP < end)
             load_keys<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, keys + p.keys, key + STEP,
                                   h);
@@ -291,8 +292,8 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
-/* Replaces one score s by p, and ds, which holds dp, by ds. The query's statistics are at element `at` of minus; it
- * sees keys `first` to `position`. */
+/* Replaces one score s by its probability p, and ds, which holds the gradient of p, by the gradient of the score. The
+ * query's lse and delta are at element `at` of minus; it sees keys `first` to `position`. */
 DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int first, int position, int key,
                    float scale_log2) {
     s = key >= first && key <= position ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;
@@ -326,10 +327,10 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on<false>(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
-        __syncthreads(); /* all threads have read the previous step's tiles, which may be overwritten now */
+        __syncthreads(); /* after this all threads have read the previous step's tiles, which may be overwritten */
         load_pair<float, Tile::ROWS, D, Tile::THREADS>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
-        __syncthreads(); /* this step's tiles are complete in shared memory */
+        __syncthreads(); /* after this the tiles of this step are complete in shared memory */
         float s[M][M], ds[M][M];
         f32_scores<D>(s, k, q);
         f32_scores<D>(ds, v, d);
@@ -365,13 +366,13 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     load_pair<float, Tile::ROWS, D, Tile::THREADS>(q, own, block_query, h);
     for (int key = begin; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all threads have read the previous step's tiles, which may be overwritten now */
+        __syncthreads(); /* after this all threads have read the previous step's tiles, which may be overwritten */
         load_pair<float, Tile::ROWS, D, Tile::THREADS>(
             k,
             {keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns, h.key_stride, h.key_stride},
             from.row, h);
         cp_async_wait<0>();
-        __syncthreads(); /* this step's tiles are complete in shared memory */
+        __syncthreads(); /* after this the tiles of this step are complete in shared memory */
         float s[M][M], ds[M][M];
         f32_scores<D>(s, q, k);
         f32_scores<D>(ds, d, v);
@@ -421,7 +422,7 @@ static int backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor d
         delta = arena_tensor(&s->scratch, F32, 2, shape.query, y.dim[0], 1);
         attention_delta(s, delta, dy, y);
     }
-    Tensor noted = dqkv; /* dqkv in bf16: the work and the bytes of codes are the same */
+    Tensor noted = dqkv; /* dqkv as bf16, for the note of costs: 8-bit codes take the same work and bytes */
     fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
     attention_backward_contract(s, noted, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
     if (tensor_is_none(keys)) dkeys = dqkv, keys = qkv;
@@ -432,7 +433,8 @@ static int backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor d
     bool   is_hopper = !s->ledger && attention_takes_hopper(qkv.type, h),
            has_sums = !tensor_is_none(dbias) && (s->ledger ? attention_expects_hopper(qkv.type, h.D) : is_hopper);
     Minus  minus = {NULL, NULL, (int)(blocks_for(h.T, PADDED) * PADDED)};
-    size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
+    size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* bytes of one statistic, lse or delta, of
+                                                                            * all queries; a multiple of ARENA_ALIGN */
     minus.lse = (float *)arena_take(&s->scratch, bytes);
     minus.delta = (float *)arena_take(&s->scratch, bytes);
     float *sums = by_heads ? (float *)arena_take(&s->scratch, attention_heads_bytes(h.heads, h.T, h.D)) : NULL;

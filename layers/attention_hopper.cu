@@ -12,8 +12,9 @@
 
 #include <string.h>
 
-enum { RAISE = 8, TURN = 1, GROUP_BARRIER = TURN + GROUPS }; /* RAISE: log2 of the growth of exp above which the maximum
-                                                              * is raised; the others: numbers of named barriers */
+enum { RAISE = 8, TURN = 1, GROUP_BARRIER = TURN + GROUPS }; /* RAISE: log2 of the exponential at which the running
+                                                              * maximum is raised to a higher score; the others: numbers
+                                                              * of named barriers */
 
 template <typename T, int D> struct alignas(TILE_ALIGN) ForwardShared {
     static constexpr int KEYS = 128, SLOTS = D == 64 ? 6 : 4;
@@ -40,7 +41,8 @@ template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_load(ForwardShared<T, D> *shared, Queues<SLOTS> &queues, const TensorMap *qkv,
                          const TensorMap *keys, const Heads &h, int items) {
     constexpr int KEYS = ForwardShared<T, D>::KEYS;
-    unsigned      done = 0, n = 0; /* done: number of items so far; n: number of tiles of keys or values so far */
+    unsigned      done = 0, n = 0; /* done: number of items loaded so far; n: number of tiles of keys or values loaded
+                                    * so far */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const ForwardItem item = forward_item<KEYS, DOCUMENTS>(h, i);
         const int         first = sequence_row(h, item.head), column = key_column(h, item.head);
@@ -60,11 +62,13 @@ DEVICE void forward_load(ForwardShared<T, D> *shared, Queues<SLOTS> &queues, con
 
 /* --- softmax: as in attention.cu; the values of a row depend on that row alone ------------------------------------ */
 
-typedef struct { float top[2], sum[2]; } Running; /* running maximum and sum of a thread's two rows; the sum is over the
-                                                   * thread's own columns */
+typedef struct { float top[2], sum[2]; } Running; /* running maximum of the scores, and sum of their exponentials, in
+                                                   * each of a thread's two rows; the sum is over the thread's own
+                                                   * columns */
 
-/* Replaces s by p = exp(s - top) and adds it to the sums. Returns whether the maximum rose in a row of this warp. If
- * so, the caller must multiply the sums taken so far by `shrink`. */
+/* Replaces the scores s by p = exp(s - top), where top is the running maximum of the row, and adds p to the sums.
+ * Returns whether the maximum rose in a row of this warp. If so, the caller must multiply the sums taken so far by
+ * `shrink`. */
 template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[2], float scale_log2) {
     bool raised = false;
     #pragma unroll
@@ -75,8 +79,9 @@ template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[
             if (held_side(i) == side) high = fmaxf(high, s[i]);
         high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
         high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
-        const float rise = (high - m.top[side]) * scale_log2; /* infinite or very large at a row's first keys, because
-                                                               * top is still -infinity or NO_SCORE */
+        const float rise = (high - m.top[side]) * scale_log2; /* log2 of exp(highest score - maximum); infinite or very
+                                                               * large at a row's first keys, because top is still
+                                                               * -infinity or NO_SCORE */
         shrink[side] = 1.0f;
         if (rise > (float)RAISE) shrink[side] = exp2_approx(-rise), m.top[side] = high, raised = true;
         const float top = m.top[side] * scale_log2;
@@ -175,7 +180,7 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Queue
     /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
-    if (group == GROUPS - 1) turn_end(group); /* gives the token to the first warpgroup, which begins */
+    if (group == GROUPS - 1) turn_end(group); /* lets the first warpgroup queue its products first */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const ForwardItem item = forward_item<ForwardShared<T, D>::KEYS, DOCUMENTS>(h, i);
         T                *q = shared->q[done % 2];
@@ -183,12 +188,14 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Queue
         Running           m;
         queue_take(queues.own, done);
         forward_rows<T, D, DOCUMENTS>(out, m, q, shared, queues, n, item, group, h);
-        named_barrier_sync(GROUP_BARRIER + group, WARPGROUP); /* the warpgroup's queries have been read */
+        named_barrier_sync(GROUP_BARRIER + group, WARPGROUP); /* after this all warps of the warpgroup have read the
+                                                               * queries */
         forward_store<T, D>(y, lse, q, out, m, item.head, item.query + row, row, h);
-        fence_proxy_async(); /* needed before TMA fills the tile of queries again */
+        fence_proxy_async(); /* orders this thread's accesses to the tile of queries before TMA fills it again */
         queue_free(queues.own, done);
     }
-    if (group == 0) turn_begin(group); /* takes the last token, for which no warpgroup waits any more */
+    if (group == 0) turn_begin(group); /* completes the barrier at which the last warpgroup arrived after its last
+                                        * products */
 }
 
 #endif

@@ -61,14 +61,14 @@ template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 
         mbarrier_init(&q.empty[i], takers);
     }
 }
-/* Initializes the queues. The block calls it once, together. */
+/* Initializes the block's queues of tiles. All threads of the block call it together, once. */
 template <int SLOTS> DEVICE void queues_init(Queues<SLOTS> &queues) {
     if (threadIdx.x == LOADER) {
         queue_init(queues.own);
         queue_init(queues.steps);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
+    __syncthreads(); /* after this all threads may use the mbarriers; it is the last barrier of the whole block */
 }
 template <int SLOTS> DEVICE void queue_await_room(Queue<SLOTS> &q, unsigned n) {
     mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1);
@@ -161,7 +161,7 @@ template <int N> DEVICE void set_zero(float (&x)[N]) {
 /* --- masks set scores to -infinity. Rows are queries and columns keys, from the given positions on; if TURNED, rows
  * are keys and columns queries. */
 
-/* Masks later keys: no query sees a key after it. */
+/* Masks scores of later keys: no query sees a key after its own position. */
 template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, int key) {
     #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -169,7 +169,8 @@ template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, i
         if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[i] = -INFINITY;
     }
 }
-/* Masks earlier documents: no query sees a key before its document. row: row of the first query, in `starts`. */
+/* Masks scores of earlier documents: no query sees a key before its own document. row: row of the first query, in
+ * `starts`. */
 template <bool TURNED, int N>
 DEVICE void mask_earlier(float (&s)[N], const int32_t *starts, int row, int key, const Heads &h) {
 #pragma unroll
@@ -233,7 +234,8 @@ static inline TensorMap map_of_minus(const float *minus, int64_t values) {
 
 #ifdef PTX_HOPPER
 
-/* Returns the values of column held_column(i) and the next one. They are stored with TMA's swizzle. */
+/* Returns two values of `minus` (-lse or -delta of queries): those of column held_column(i) and of the next one. TMA
+ * has stored them swizzled. */
 DEVICE float2 column_pair(const float *minus, int i) {
     return *reinterpret_cast<const float2 *>(minus + (held_column(i) ^ i * 2 / MINUS_ROW * 4));
 }
@@ -277,7 +279,8 @@ template <typename T, int D, bool DOCUMENTS, bool TIGHT = false, class F, class 
 DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEYS_STEP / 16][4], const KeysTiles<T> &at,
                       int position, int query, const int32_t *starts, const Heads &h, F free_last, G use) {
     constexpr int  STEP = KEYS_STEP;
-    constexpr bool EARLY = D == 64; /* with D = 128 the registers do not suffice for s and dp at once */
+    constexpr bool EARLY = D == 64; /* true: the product dp is queued together with s. At D = 128 the registers do not
+                                     * suffice for both */
     const int     query_position = position_of(h, query), own = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
     float         s[STEP / 2], dp[STEP / 2];
     uint32_t      p[STEP / 16][4], kept[STEP / 16][4]; /* kept: a copy of p, whose own registers dv's product uses until

@@ -23,13 +23,15 @@ bool attention_expects_hopper(DType act, int64_t D);
 void attention_hopper_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h);
 
 /* Computes the key and value columns of dkeys and the query columns of dqkv, after attention_prepare_kernel, which
- * computes `minus`. Two kernels, with blocks of keys and blocks of queries; seven products a tile. */
+ * computes `minus`, the negated lse and delta of each query. Two kernels, with blocks of keys and blocks of queries;
+ * seven products a tile. */
 void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys,
                                Heads h);
 
 /* Computes dqkv by one kernel with a block a head, five products a tile. sums is memory of attention_heads_bytes()
- * bytes. f is NULL, or dqkv is written as fp8 codes, the dy of f's product (fp8_attention_backward); that takes bf16
- * and 64 channels. The bits are those of attention_hopper_backward's two kernels.
+ * bytes. With f (not NULL) dqkv is written as fp8 codes, the operand dy of the product that f belongs to
+ * (fp8_attention_backward); that takes bf16 and 64 channels. The bits are those of attention_hopper_backward's two
+ * kernels.
  *
  * attention_by_heads returns whether this kernel is used. Every head has 64 or 128 channels and keys of its own, and
  * whole sequences are on this GPU. If no kernels were requested by name, heads must also keep the multiprocessors busy

@@ -53,7 +53,8 @@ DEVICE void keys_load(KeysShared<T, D> *shared, Queues<KeysShared<T, D>::STAGES>
                       const TensorMap *keys, const TensorMap *dy, const TensorMap *lse, const TensorMap *delta,
                       int padded, const Heads &h, int items) {
     constexpr int STEP = KeysShared<T, D>::STEP, STAGES = KeysShared<T, D>::STAGES;
-    unsigned      done = 0, n = 0; /* done: number of items so far; n: number of steps so far */
+    unsigned      done = 0, n = 0; /* done: number of items loaded so far; n: number of steps of queries loaded so
+                                    * far */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const KeysItem item = keys_item<STEP, PLAIN>(h, i);
         if (!elect_one()) continue;
@@ -84,7 +85,7 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
     const int position = item.position, steps = max(item.end - item.begin + STEP - 1, 0) / STEP * (PLAIN ? 1 : h.group);
     const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, item.head);
     int            query = item.begin, step = 0;
-    bool           is_running = false; /* the product for dk of step n - 1 still runs */
+    bool           is_running = false; /* true: the product for dk of step n - 1 still runs */
     uint32_t       ds[STEP / 16][4];
     set_zero(dk);
     set_zero(dv);
@@ -95,7 +96,8 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
     }
     #pragma unroll 1
     for (; step < steps; step++, n++) {
-        if (query >= item.end) query = item.begin; /* continues with the group's next head */
+        if (query >= item.end) query = item.begin; /* begins again with the first query, of the next head of the
+                                                    * group */
         queue_take(queues.steps, n);
         const unsigned slot = n % STAGES;
         keys_step<T, D, !PLAIN>(dk, dv, ds, {k, v, shared->q[slot], shared->dy[slot], shared->lse[slot],
@@ -125,12 +127,14 @@ DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, Queues<KeysShared<T
         float          dk[D / 2], dv[D / 2];
         queue_take(queues.own, done);
         keys_rows<T, D, PLAIN>(dk, dv, shared, queues, k, v, n, item, h);
-        named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's keys and values have been read */
+        named_barrier_sync(1 + group, WARPGROUP); /* after this all warps of the warpgroup have read the keys and
+                                                   * values */
         store_summed<T, BLOCK_ROWS, D>(to, h.key_stride, item.key + row, k, row, dk, scale, item.head,
                                        key_column(h, item.head), h);
         store_summed<T, BLOCK_ROWS, D>(to + h.key_columns, h.key_stride, item.key + row, v, row, dv, one, item.head,
                                        key_column(h, item.head) + h.key_columns, h);
-        fence_proxy_async(); /* needed before TMA fills the tiles of keys and values again */
+        fence_proxy_async(); /* orders this thread's accesses to the tiles of keys and values before TMA fills them
+                              * again */
         queue_free(queues.own, done);
     }
 }
@@ -167,7 +171,7 @@ DEVICE void queries_load(QueriesShared<T, D> *shared, Queues<QueriesShared<T, D>
     }
 }
 
-/* -lse log2(e) and -delta of a thread's two rows. */
+/* Values that backward needs of the queries of a thread's two rows: -lse log2(e), and -delta. */
 typedef struct { float lse[2], delta[2]; } RowMinus;
 
 /* Computes one step of backward for a warpgroup's 64 queries and STEP keys: s and dp, and what they add to dq. When it
@@ -247,10 +251,10 @@ DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, Queues<Queries
         float             dq[D / 2];
         queue_take(queues.own, done);
         queries_rows<T, D, DOCUMENTS>(dq, shared, queues, q, shared->dy[done % 2], n, item, minus, h);
-        named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's queries have been read */
+        named_barrier_sync(1 + group, WARPGROUP); /* after this all warps of the warpgroup have read the queries */
         store_summed<T, BLOCK_ROWS, D>(dqkv + item.place.qkv, h.columns, item.query + row, q, row, dq, scale,
                                        item.place.head, head_column(h, item.place.head), h);
-        fence_proxy_async(); /* needed before TMA fills the tile of queries again */
+        fence_proxy_async(); /* orders this thread's accesses to the tile of queries before TMA fills it again */
         queue_free(queues.own, done);
     }
 }

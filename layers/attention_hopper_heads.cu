@@ -56,7 +56,7 @@ template <typename T, int D> DEVICE void queues_init(HeadsQueues<T, D> &queues) 
         queue_init(queues.ds, CONSUMER_WARPS, ADDER_WARPS);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
+    __syncthreads(); /* after this all threads may use the mbarriers; it is the last barrier of the whole block */
 }
 
 /* Returns the end of the queries that see a tile of keys: queries `key` to end - 1. All lanes of a warp call it
@@ -69,7 +69,8 @@ template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const TensorMap *qkv, const TensorMap *dy,
                        const TensorMap *lse, const TensorMap *delta, int padded, const Heads &h) {
     constexpr int STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
-    unsigned      done = 0, n = 0; /* done: number of tiles of keys so far; n: number of steps of queries so far */
+    unsigned      done = 0, n = 0; /* done: number of tiles of keys loaded so far; n: number of steps of queries loaded
+                                    * so far */
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
         const int column = head_column(h, head), keys_column = key_column(h, head), first = sequence_row(h, head);
         for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {
@@ -149,7 +150,7 @@ DEVICE void heads_store(const HeadsOut<T> &out, int first, T *tile, int row, con
 
 /* --- two warpgroups: dk, dv and ds -------------------------------------------------------------------------------- */
 
-/* Writes a warp's 16 rows of ds to the n-th place of the queue. */
+/* Writes a warp's 16 rows of ds (gradients of scores) to the n-th place of the queue of ds. */
 template <typename T, int SLOTS, class Shared>
 DEVICE void give_ds(Shared *shared, Queue<SLOTS> &queue, unsigned n, const uint32_t (&ds)[KEYS_STEP / 16][4]) {
     const int thread = (int)afresh(threadIdx.x), lane = thread % WARP, row = thread / WARP * 16 + lane % 16,
@@ -212,12 +213,12 @@ DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, Hea
             queue_take(queues.own, done);
             heads_rows<T, D, DOCUMENTS>(dk, dv, shared, queues, done % 2, n, key, queries_end<DOCUMENTS>(h, head, key),
                                         starts, h);
-            named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's values have been read; keys are still needed
-                                                       * for dq */
+            named_barrier_sync(1 + group, WARPGROUP); /* after this all warps of the warpgroup have read the values; the
+                                                       * keys are still needed for dq */
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dv, one, head, column + h.key_columns, h);
             __syncwarp();
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dk, scale, head, column, h);
-            fence_proxy_async(); /* needed before TMA fills the tile of values again */
+            fence_proxy_async(); /* orders this thread's accesses to the tile of values before TMA fills it again */
             queue_free(queues.own, done);
         }
     }
@@ -315,7 +316,7 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
     queues_init(queues[0]);
     if (threadIdx.x >= HEADS_LOADER) {
         registers_lower<HeadsRegisters<D>::LOADER>();
-        tiles_aligned(shared); /* checks the alignment here, where registers are plenty */
+        tiles_aligned(shared); /* checks the alignment of shared memory here, where registers are plenty */
         if (threadIdx.x < HEADS_LOADER + WARP)
             heads_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &dy, &lse, &delta, padded, h);
     } else if (threadIdx.x >= ADDER) {

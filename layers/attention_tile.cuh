@@ -27,15 +27,16 @@ typedef struct {
     int   key_stride;        /* elements from a key to the next in memory */
     int64_t owner_stride;    /* elements from the keys of one context rank to the next rank's */
     int   section;           /* number of heads of keys that fit the L2 cache with their values */
-    int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
-    const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one document */
+    int   vector;            /* 1: the rows of a head are whole, aligned 16-byte vectors */
+    const int32_t *starts;   /* [B,T] for each token the position of the first token of its document; NULL: each
+                              * sequence is one document */
     float *row_sums;         /* [B,parts,columns] sums over groups of rows of each column of dqkv, written by the
                               * kernels that use wgmma; NULL: no sums are wanted */
     /* number of groups of rows of a sequence, each with sums of its own: one for every SUMMED_ROWS rows of dqkv, or
      * HEADS_SUMMED groups for the whole sequence */
     int   parts;
-    float scale;             /* 1/sqrt(D)                                                         */
-    float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */
+    float scale;             /* factor of the scores: 1/sqrt(D) */
+    float scale_log2;        /* scale log2(e), because p = exp(scale (q.k - top)) is computed as a power of 2 */
 } Heads;
 
 /* Where a block works: on one tile of positions of one head. */
@@ -86,10 +87,10 @@ static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, Tensor sta
         else { constexpr int WIDE = ATTENTION_MAX_D; __VA_ARGS__; }            \
     } while (0)
 
-/* Returns the place of the block, or item, of this number. They start in the order of their numbers. Heads follow
- * section by section, so that the rows that tiles of a head share are read from the cache. Within a section tile 0 of
- * all heads comes first, or the last tile if later tiles have more work. A block has `members` query heads: one, or a
- * whole group. */
+/* Returns the head and tile on which block or item number `block` works. Blocks start in the order of their numbers.
+ * Heads follow section by section, so that the rows that tiles of a head share are read from the cache. Within a
+ * section tile 0 of all heads comes first, or the last tile if later tiles have more work. A block has `members` query
+ * heads: one, or a whole group. */
 DEVICE Place attention_place(const Heads &h, int members, int tiles, bool last_first, int block = (int)blockIdx.x) {
     int   section = h.section * h.group / members, first = block / (section * tiles) * section,
           i = block - first * tiles;
@@ -130,8 +131,8 @@ DEVICE int first_query(const Heads &h, int key, int step) {
 
 /* --- documents: kernels with DOCUMENTS are for sequences that hold several ---------------------------------------- */
 
-/* The running maximum before a query has met a key of its document. It is below every score, and finite, so that
- * exp(-infinity - NO_SCORE) is 0. */
+/* The softmax's running maximum before a query has met a key of its document. It is below every score, and finite, so
+ * that exp(-infinity - NO_SCORE) is 0. */
 constexpr float NO_SCORE = -1e38f;
 
 /* Return the starts of a head's sequence: for each row the position of the first key that its query sees. Rows past T
@@ -207,7 +208,8 @@ DEVICE void store_rows(T *to, int stride, const T *tile, int first, const Heads 
 
 /* --- products of 16-bit tiles: fragments as in core/ptx.cuh, g = lane / 4, t = lane % 4 --------------------------- */
 
-/* Loads a left factor: ATOMS x 16 rows of a tile, 16 columns from `column`. */
+/* Loads the left factor of a tensor-core product from a tile in shared memory: ATOMS x 16 rows, 16 columns from
+ * `column` on. */
 template <typename T, int ATOMS, int D>
 DEVICE void load_left(uint32_t (&a)[ATOMS][4], const T *rows, int column) {
     int lane = (int)threadIdx.x % WARP;
@@ -216,7 +218,7 @@ DEVICE void load_left(uint32_t (&a)[ATOMS][4], const T *rows, int column) {
         ldmatrix_x4(a[atom], rows + (atom * ATOM + lane % 16) * Row<T, D>::STRIDE + column + lane / 16 * 8);
 }
 
-/* Makes a left factor of accumulators: 16 columns of a product, rounded to T. */
+/* Makes the left factor of the next tensor-core product from accumulators: 16 columns, rounded to T. */
 template <typename T>
 DEVICE void left_of(uint32_t (&a)[4], const float (&low)[4], const float (&high)[4]) {
     a[0] = pack_pair<T>(low[0], low[1]), a[1] = pack_pair<T>(low[2], low[3]);
@@ -273,11 +275,11 @@ DEVICE void put_rows(T *rows, const float (&out)[ATOMS][D / 8][4], const float (
                                                                     out[atom][n][2 * side + 1] * scale[atom][side]);
 }
 
-/* Return the row and column of element e of accumulator n of an atom in a warp's product. */
+/* Return the row and column, in a warp's product, of element e of accumulator n in an atom (16 rows). */
 DEVICE int accumulator_row(int atom, int e) { return atom * ATOM + e / 2 * 8 + (int)threadIdx.x % WARP / 4; }
 DEVICE int accumulator_column(int n, int e) { return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
 
-/* Calls f(atom, n, e) for each accumulator of a thread. */
+/* Calls f(atom, n, e) for element e of each accumulator n of a thread, in each atom (16 rows) of the warp's product. */
 template <int ATOMS, int N, class F> DEVICE void each_accumulator(F f) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)

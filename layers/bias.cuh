@@ -33,7 +33,7 @@ template <int PACK, typename F> DEVICE void strip_sums(const float (&sum)[PACK],
     int64_t strip = (int64_t)blockIdx.x * WARP * PACK;
     for (int k = 0; k < PACK; k++) part[warp][k * WARP + lane] = sum[k]; /* neighbouring lanes write to neighbouring
                                                                           * banks */
-    __syncthreads(); /* after this the sums of every warp are in `part` */
+    __syncthreads(); /* after this the column sums of every warp are in `part` */
     for (int i = warp * WARP + lane; i < WARP * PACK; i += SUM_WARPS * WARP) {
         int64_t at = strip + i % WARP * PACK + i / WARP;
         if (at >= M) continue;

@@ -4,7 +4,8 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { STRETCH = 32 * LANES }; /* elements that are added in f32 before float64 takes over: 32 a lane */
+enum { STRETCH = 32 * LANES }; /* number of elements that are summed in f32, 32 in each lane; these sums are added in
+                                * float64 */
 
 typedef struct { float max; double sum; } Softmax; /* softmax[v] = exp(x[v] - max) / sum */
 
@@ -18,7 +19,7 @@ SIMD_INLINE f32x16 tanh16(f32x16 u) {
     p = p * square + 0.133332267f;
     p = p * square - 0.333333313f;
     f32x16       e = f32x16_exp(-2.0f * size), far = (1.0f - e) / (1.0f + e), near = low + low * (square * p);
-    i32x16 is_low = size < 0.5f; /* a lane has all bits set, or none */
+    i32x16 is_low = size < 0.5f; /* mask: lanes of |u| below 1/2 have all bits set, the others none */
     return (f32x16)((((i32x16)near & is_low) | ((i32x16)far & ~is_low)) | sign);
 }
 /* Returns 1 - tanh(u)^2 = 4 e / (1 + e)^2, e = exp(-2 |u|). */
@@ -59,7 +60,8 @@ SIMD_INLINE void row_most_of(DType type, float *most, const void *row, int64_t V
 }
 ACT_KERNEL(row_most, (DType type, float *most, const void *row, int64_t V, float softcap), most, row, V, softcap)
 
-/* Sets *sum to the sum of exp(y - most) over the capped logits y, and *at_target to the target's y, or to 0. */
+/* Sets *sum to the sum of exp(y - most) over the capped logits y, and *at_target to the target's y, or to 0 if another
+ * rank has the target's column. */
 SIMD_INLINE void row_sums_of(DType type, double *sum, double *at_target, const void *row, int64_t target, int64_t V,
                              float most, float softcap) {
     *sum = 0.0;
@@ -76,13 +78,14 @@ ACT_KERNEL(row_sums,
             float softcap),
            sum, at_target, row, target, V, most, softcap)
 
-/* Writes the gradient over the logits. */
+/* Replaces a row of logits by the gradient of its loss. */
 SIMD_INLINE void row_gradient_of(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride,
                                  LossTerms terms, float scale) {
     float  c = terms.softcap, at_target = 0.0f;
     double pull = 1.0 + 2.0 * (double)terms.z * (log(r.sum) + (double)r.max);
     float  factor = (float)((double)scale * pull / r.sum);
-    /* At the target the two terms nearly cancel once the model is sure, so that element is computed separately. */
+    /* At the target the softmax term and the 1 that is subtracted nearly cancel once the model is sure. So the target's
+     * element is computed separately, in f64. */
     if (target < V) {
         double y = y_of(row, target, type, c);
         at_target = (float)((double)scale * (pull * exp(y - (double)r.max) / r.sum - 1.0));
@@ -123,7 +126,8 @@ void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int6
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */
 
-/* Checks targets: each is one of this rank's V columns, or the width of the logits if another rank has it. */
+/* Checks that each target is one of this rank's V columns, or equals `columns`, which means that another rank has
+ * it. */
 static void expect_part_targets(Tensor targets, int64_t V, int64_t columns) {
     const int32_t *target = (const int32_t *)targets.data;
     for (int64_t i = 0; i < targets.dim[0]; i++)

@@ -7,7 +7,8 @@
 #include "layers/layers.h"
 
 enum {
-    MAX_THREADS = 512, PACKS = 4, /* two blocks on a multiprocessor then have 64 KiB of loads in flight */
+    MAX_THREADS = 512, PACKS = 4, /* most threads of a block, and packs that a thread loads at once; two blocks on a
+                                   * multiprocessor then have 64 KiB of loads in flight */
     MAX_COLUMNS = 1 << 30         /* most columns of a row, because its indices are int */
 };
 
@@ -22,8 +23,8 @@ template <typename T> DEVICE float softmax_exp(float x) {
     else return exp_approx(x);
 }
 
-/* Returns the maximum to which a sum is relative. It is 0 if only -infinity has been seen. NaN fails every comparison
- * and makes the sum NaN. */
+/* Returns the maximum that is subtracted from logits before exp. It is 0 if all logits so far are -infinity. NaN fails
+ * every comparison and makes the sum NaN. */
 DEVICE float finite_max(float max) { return max == -INFINITY ? 0.0f : max; }
 
 /* Returns y = c tanh(x / c), rounded without fusing, so that the target's y equals that of the same logit in a pack.

@@ -279,8 +279,8 @@ static inline int attention_delta_contract(Stream *s, Tensor delta, Tensor dy, T
     return stream_note(s, "attention_delta", N, H, C / H, 0, 2.0 * (double)tensor_elems(y),
                        2.0 * contract_bytes(y) + contract_bytes(delta));
 }
-/* Contract of backward. If `keys` holds the keys of all context ranks, dkeys holds their gradients; otherwise dqkv
- * does. */
+/* Contract of attention's backward pass. If `keys` holds the keys of all context ranks, dkeys holds their gradients;
+ * otherwise dqkv does. */
 static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y,
                                               Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Tensor starts,
                                               ContextPart c, HeadShape h) {
@@ -364,9 +364,9 @@ static inline int muon_momentum_contract(Stream *s, Tensor grad, Tensor m) {
     EXPECT1(m, F32, grad.dim[0]);
     return stream_note(s, "muon_momentum", grad.dim[0], 0, 0, 0, 6.0 * (double)grad.dim[0], 4.0 * contract_bytes(grad));
 }
-/* Notes the work of newton_schulz without its matrix products, which note themselves: the norm, and one pass each to
- * narrow and widen. Each iteration has two passes that read two matrices and write one, over X and over the square of
- * its smaller side. */
+/* Notes the cost of newton_schulz on a dry stream (one that only counts costs), without that of its matrix products,
+ * which note themselves. There are the norm, and one pass each to narrow and widen. Each iteration has two passes that
+ * read two matrices and write one, over X and over the square of its smaller side. */
 static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DType type) {
     double elems = (double)x.dim[0] * (double)x.dim[1], bytes = (double)dtype_bytes(type);
     EXPECT2(x, F32, x.dim[0], x.dim[1]);
@@ -376,7 +376,8 @@ static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DTy
     return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 3.0 * elems + 15.0 * (elems + squares),
                        12.0 * elems + bytes * (2.0 * elems + 15.0 * (elems + squares)));
 }
-/* Notes the work of normuon: two passes over x, and a third over one value for each neuron. */
+/* Notes the cost of normuon on a dry stream (one that only counts costs): two passes over x, and a third over one value
+ * for each neuron. */
 static inline int normuon_contract(Stream *s, Tensor x, Tensor v, int64_t parts) {
     double elems = (double)x.dim[0] * (double)x.dim[1];
     EXPECT2(x, F32, x.dim[0], x.dim[1]);
@@ -509,8 +510,8 @@ static inline int expert_swiglu_contract(Stream *s, const char *op, Tensor y, Te
     return stream_note(s, op, R, F, 0, 0, flops * (double)tensor_elems(y), passes * contract_bytes(y));
 }
 
-/* Notes the products of all experts together, as the one product m x n x k. How the rows are divided among the experts
- * changes neither FLOPs nor bytes. */
+/* Notes the products of all experts on a dry stream (one that only counts costs), as one product m x n x k. How the
+ * rows are divided among the experts changes neither FLOPs nor bytes. */
 static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor x, Tensor w, int64_t stride,
                                      Tensor first, int64_t m, int64_t n, int64_t k) {
     int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
@@ -562,7 +563,8 @@ static inline void fp8_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor d
     if (!tensor_is_none(db)) EXPECT1(db, F32, dy.dim[1]);
     CHECK(tensor_is_none(db) || !fp8_is_codes(dy), "column sums of %lld columns of codes", (long long)dy.dim[1]);
 }
-/* Notes a cast: reads x and writes `copies` of it as 8 bits, in row-major order, transposed, or both. */
+/* Notes a cast to fp8 on a dry stream (one that only counts costs). It reads x and writes `copies` of x as 8-bit
+ * numbers: in row-major order, transposed, or both. */
 static inline int fp8_cast_contract(Stream *s, Tensor x, int copies) {
     return stream_note(s, "fp8_cast", x.dim[0], x.dim[1], copies, 0, (double)tensor_elems(x),
                        contract_bytes(x) + copies * (double)tensor_elems(x));

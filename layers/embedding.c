@@ -13,7 +13,7 @@ SIMD_INLINE void add_two_rows_of(DType type, void *y, const void *a, const void 
 }
 ACT_KERNEL(add_two_rows, (DType type, void *y, const void *a, const void *b, int64_t C), y, a, b, C)
 
-/* sum[0..C) += x[at..at+C) */
+/* Adds the row x[at..at+C) to sum[0..C). */
 SIMD_INLINE void accumulate_row_of(DType type, float *sum, const void *x, int64_t at, int64_t C) {
     for (int64_t c = 0; c < C; c += LANES) {
         int64_t n = act16_count(c, C);

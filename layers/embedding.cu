@@ -10,10 +10,12 @@
 
 enum {
     WARPS = 8, THREADS = WARPS * WARP,
-    SLICE_PACKS = 8,                   /* packs of a block for a long run: 128 bytes of each row */
-    /* threads that divide the rows of a token among themselves (a run: the places of one token in the sorted list) */
+    SLICE_PACKS = 8,                   /* packs of channels that a block adds for a token with many rows: 128 bytes of
+                                        * each row */
+    /* number of groups of threads, which divide the rows of a token among themselves (a run: the places of one token in
+     * the sorted list) */
     GROUPS = THREADS / SLICE_PACKS,
-    BATCH = 4                          /* rows whose loads are in flight together */
+    BATCH = 4                          /* number of rows whose loads are in flight together */
 };
 
 /* y[n] = wte[token[n]] + wpe[p - starts[n]], where p = POSITION_OF(n % T) is the position of the token in its whole
@@ -112,7 +114,7 @@ KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N
     if (token >= rows_of_wte || (first > 0 && list.token[first - 1] == token)) return;
     int64_t  at = first + lane;
     unsigned same = __ballot_sync(0xffffffffu, at < N && list.token[at] == token);
-    /* a long run, which embedding_long_runs_kernel adds */
+    /* the token occurs more than 32 times, so embedding_long_runs_kernel adds its rows */
     if (same == 0xffffffffu && first + WARP < N && list.token[first + WARP] == token) return;
     /* occurrences of the token; the lanes that hold them are the first lanes of the warp */
     int            rows = __popc(same);

@@ -18,7 +18,7 @@
 
 enum { WARPS = 8, THREADS = WARPS * WARP };
 
-/* Finds the lanes' largest score and its expert; the lower expert wins a tie. */
+/* Sets score and expert in all lanes of a warp to the largest score and its expert; the lower expert wins a tie. */
 DEVICE void best_of_warp(float &score, int &expert) {
     for (int o = WARP / 2; o > 0; o /= 2) {
         float other = __shfl_xor_sync(0xffffffffu, score, o);
@@ -34,7 +34,7 @@ KERNEL router_forward_kernel(float *probability, int32_t *expert, float *weight,
                              int64_t N, int E, int k, bool normed) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
-    if (n >= N) return; /* all lanes of a warp return together */
+    if (n >= N) return; /* all lanes of a warp have the same token, and return together */
     const T *x = logits + n * E;
     float   *p = probability + n * E, most = -INFINITY, sum = 0.0f;
     for (int e = lane; e < E; e += WARP) most = fmaxf(most, to_f32(x[e]));
@@ -47,7 +47,7 @@ KERNEL router_forward_kernel(float *probability, int32_t *expert, float *weight,
     int   last = -1;
     for (int j = 0; j < k; j++) {
         float score = -INFINITY;
-        int   best = E; /* no expert yet */
+        int   best = E; /* expert with the largest score so far; E means none */
         for (int e = lane; e < E; e += WARP) {
             float mine = p[e] + (bias ? to_f32(bias[e]) : 0.0f);
             if (isnan(mine)) mine = -INFINITY;
@@ -106,7 +106,8 @@ typedef struct {
     bool           normed;
 } Backward;
 
-/* Returns dp of expert e: the balance loss's gradient, and the weight's gradient if the token chose e. */
+/* Returns dp, the gradient of the probability of expert e for token n: that of the balance loss, and that of the
+ * expert's weight if the token chose e. */
 DEVICE float dp_of(const Backward &b, int64_t n, int e, float rate, float sum, float mean) {
     float dp = b.counts ? rate * (float)b.counts[n / b.each * b.E + e] : 0.0f;
     for (int j = 0; j < b.k; j++)
@@ -119,7 +120,7 @@ DEVICE float dp_of(const Backward &b, int64_t n, int e, float rate, float sum, f
 template <typename T> KERNEL router_backward_kernel(T *dlogits, Backward b) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
-    if (n >= b.N) return; /* all lanes of a warp return together */
+    if (n >= b.N) return; /* all lanes of a warp have the same token, and return together */
     const float *p = b.probability + n * b.E;
     float sum = 0.0f, mean = 0.0f, dot = 0.0f, rate = b.counts ? *b.balance * (float)b.E / (float)(b.k * b.each) : 0.0f;
     for (int j = 0; j < b.k; j++) {
@@ -226,7 +227,7 @@ template <typename T> struct Operand { const T *data; int64_t ld; int outer, inn
 struct Tile16 {
     static constexpr int I = 128, J = 128, R = 32, WARPS_I = 2, WARPS_J = 4, THREADS = WARPS_I * WARPS_J * WARP;
     static constexpr int ATOMS = I / WARPS_I / 16,
-                         COLUMNS = J / WARPS_J; /* a warp has ATOMS x 16 rows and COLUMNS columns */
+                         COLUMNS = J / WARPS_J; /* a warp has ATOMS x 16 rows and COLUMNS columns of the tile */
     static constexpr int PAD = 8;                                       /* elements between rows, which put the eight
                                                                          * rows of a matrix load in different banks */
     static constexpr int OPERAND = I * (R + PAD), STAGE = 2 * OPERAND, SHARED_BYTES = 2 * STAGE * 2;
@@ -239,7 +240,7 @@ struct Tile32 {
 };
 template <typename T> using TileOf = std::conditional_t<std::is_same_v<T, float>, Tile32, Tile16>;
 
-/* the place where a block works: an expert, and a tile of its rows */
+/* work of a block: an expert, and a tile of the expert's rows */
 
 typedef struct { int expert, tile; } Place;
 
@@ -330,7 +331,8 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
     if (length > 0) load(0, 0);
     for (int r = 0, stage = 0; r < length; r += Tile::R, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this stage is loaded; all threads have read the other one */
+        __syncthreads(); /* after this the tiles of this stage are in shared memory, and all threads have read the other
+                          * stage */
         if (r + Tile::R < length) load(stage ^ 1, r + Tile::R);
         const T *left = shared + stage * Tile::STAGE, *right = left + Tile::OPERAND;
         #pragma unroll
@@ -381,12 +383,12 @@ DEVICE void tile_product(const Operand<float> &a, const Operand<float> &b, int i
     for (int r = 0; r < length; r += Tile::R) {
         load_f32<a_order>(left, a, i0, r);
         load_f32<b_order>(right, b, j0, r);
-        __syncthreads(); /* both tiles are loaded */
+        __syncthreads(); /* after this both tiles are complete in shared memory */
         for (int k = 0; k < Tile::R; k++)
             for (int di = 0; di < Tile::EACH; di++)
                 for (int dj = 0; dj < Tile::EACH; dj++)
                     sum[di][dj] = fmaf(left[k * Tile::WIDTH + i + di], right[k * Tile::WIDTH + j + dj], sum[di][dj]);
-        __syncthreads(); /* both tiles have been read */
+        __syncthreads(); /* after this all threads have read both tiles, which may be overwritten */
     }
     for (int di = 0; di < Tile::EACH; di++)
         for (int dj = 0; dj < Tile::EACH; dj++) store(i + di, j + dj, sum[di][dj]);
@@ -404,7 +406,7 @@ KERNEL __launch_bounds__(TileOf<T>::THREADS)
     typedef TileOf<T> Tile;
     SMEM_DYN(T, shared);
     Place p = find_tile(first, E, Tile::I, (int)blockIdx.y);
-    if (p.expert == E) return; /* the whole block returns */
+    if (p.expert == E) return; /* the whole block returns, so no thread misses a barrier */
     int begin = first[p.expert], rows = first[p.expert + 1] - begin, i0 = p.tile * Tile::I,
         j0 = (int)blockIdx.x * Tile::J;
     Operand<T> a = {x + (int64_t)begin * k, k, rows, k};
@@ -425,7 +427,7 @@ KERNEL __launch_bounds__(TileOf<T>::THREADS)
     typedef TileOf<T> Tile;
     SMEM_DYN(T, shared);
     int e = (int)blockIdx.z, begin = first[e], rows = first[e + 1] - begin;
-    if (rows == 0 && add) return; /* the whole block returns */
+    if (rows == 0 && add) return; /* the whole block returns, so no thread misses a barrier */
     int        i0 = (int)blockIdx.y * Tile::I, j0 = (int)blockIdx.x * Tile::J;
     Operand<T> a = {dy + (int64_t)begin * m, m, rows, m}, b = {x + (int64_t)begin * k, k, rows, k};
     float     *out = dw + e * stride;

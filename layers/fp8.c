@@ -39,7 +39,7 @@ static int32_t largest_bits(Tensor x) {
 typedef struct { int64_t over, vanished; } Lost;
 
 /* y = fp8(scale x) / scale. Rounds to the nearest multiple of u = 2^(exponent - bits of fraction), ties to even, by
- * f32's own rounding: a + 2^23 u is a number of 23 bits. */
+ * f32's own rounding: with a = |scale x|, a + 2^23 u is a number of 23 bits. */
 static Lost round_values(uint16_t *out, const uint16_t *in, int64_t n, DType type, float scale, float inverse) {
     const float    largest = fp8_largest(type);
     const uint32_t bottom = (uint32_t)(127 + fp8_bottom(type)) << 23, lift = (uint32_t)(23 - (type == E4M3 ? 3 : 2))
@@ -68,7 +68,8 @@ typedef enum { NOTED, NOT_NOTED } Noting;
  * maximum and counts that are updated if noting is NOTED. */
 static void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting) {
     const float *scale = (const float *)f.scale.data + FP8_SCALES * which;
-    int32_t      now = f.uses_own || noting == NOTED ? largest_bits(x) : 0; /* read first, because y may be x */
+    int32_t      now = f.uses_own || noting == NOTED ? largest_bits(x) : 0; /* bits of the largest |x|, found before y
+                                                                             * is written, because y may be x */
     float        own = f.uses_own ? fp8_power(fp8_exponent((uint32_t)now, type_of(which))) : scale[FP8_SCALE];
     Lost lost = round_values((uint16_t *)y.data, (const uint16_t *)x.data, tensor_elems(x), type_of(which), own,
                              1.0f / own);

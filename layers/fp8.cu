@@ -36,7 +36,7 @@ typedef enum { NOTED, NOT_NOTED } Noting;
 typedef enum { AS_IT_LIES = 1, TURNED = 2 } Copies;
 
 /* 8-bit copies of a tensor, in row-major order and transposed. They are in scratch, or where an op has written them.
- * inverse: 1/s, with s the scale of the tensor. */
+ * inverse: 1/s, with s the scale by which the tensor was multiplied before rounding. */
 typedef struct { Matrix plain, turned; const float *inverse; } Codes;
 
 /* Queues the cast of x [R,C], a tensor of bf16, to 8-bit codes, which go to t. */
@@ -139,7 +139,8 @@ template <Activation kind>
 KERNEL __launch_bounds__(TILE_THREADS) fp8_activation_forward_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
-        Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c)); /* x is read again only in backward */
+        Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c)); /* the cache may drop x, which is read
+                                                                                * again only in backward */
         for (int j = 0; j < PACK8; j++) v.v[j] = activate(kind, v.v[j]);
         return pairs_from_f32(v);
     });
@@ -186,7 +187,7 @@ void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias
 
 /* --- swiglu with an output in fp8 --------------------------------------------------------------------------------- */
 
-/* Writes silu(gate) up to t as 8-bit codes: the product of both. Each block takes one tile. Bound by memory: 6 bytes an
+/* Writes the product of silu(gate) and up to t as 8-bit codes. Each block takes one tile. Bound by memory: 6 bytes an
  * element. */
 KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, const bf16 *gate_up) {
     await_kernels();
@@ -253,20 +254,21 @@ enum {
 };
 
 typedef struct {
-    bf16       *sum; /* x + update as stored, if there is an update */
+    bf16       *sum; /* output: x + update, if there is an update */
     float      *mean, *rstd;
     const bf16 *x, *update, *w, *b;
     float       eps;
 } NormForward;
 
-/* Returns the row's pack at i of the flat arrays. If there is an update it adds it and stores the sum. */
+/* Returns the row's pack at i of the flat arrays. If there is an update, adds the update to x and stores the sum. */
 DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
     Pairs8 x = load_pairs(f.x + i);
     if (!f.update) return x;
     Pack<float, PACK8> sum = pairs_to_f32(x), update = pairs_to_f32(load_pairs_once(f.update + i));
     for (int j = 0; j < PACK8; j++) sum.v[j] += update.v[j];
     x = pairs_from_f32(sum);
-    pack_store_once((uint32_t *)(f.sum + i), x); /* the sum is needed again only when the next branch ends */
+    pack_store_once((uint32_t *)(f.sum + i), x); /* the cache may drop the sum, which is needed again only when the next
+                                                  * branch ends */
     return x;
 }
 
@@ -298,7 +300,8 @@ template <bool centred> DEVICE Pairs8 normed(const NormForward &f, int64_t c, Pa
     return pairs_from_f32(y);
 }
 
-/* Computes one row, by a warp. The codes go to t.plain and to `codes` [C/4] in shared memory. */
+/* Computes the norm of one row, by a warp. The 8-bit codes go to t.plain in memory, and to `codes` [C/4] in shared
+ * memory. */
 template <bool centred, int HELD>
 DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint32_t *codes, Seen *seen) {
     int     lane = (int)threadIdx.x % WARP, C = (int)t.C;
@@ -344,7 +347,7 @@ KERNEL __launch_bounds__(NORM_THREADS, 16 / HELD) fp8_norm_forward_kernel(NormFo
     #pragma unroll 1
     for (int i = warp * WARP_ROWS; i < (warp + 1) * WARP_ROWS && first + i < t.R; i++)
         norm_row<centred, HELD>(f, t, first + i, codes + i * row_words + i / CHUNK * SKEW_WORDS, &seen);
-    __syncthreads(); /* the rows are complete */
+    __syncthreads(); /* after this the codes of the block's 32 rows are in shared memory */
     for (int i = (int)threadIdx.x; i < 2 * row_words; i += NORM_THREADS) {
         int         chunk = i % 2, word = i / 2;
         ColumnChunk column[4];

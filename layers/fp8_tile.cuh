@@ -16,8 +16,8 @@
 
 enum {
     TILE_ROWS = 128, TILE_COLUMNS = 64, TILE_THREADS = 256,
-    PACK8 = 8, THREAD_ROWS = 4, /* a thread has 4 rows of 8 columns */
-    CHUNK = 16,                 /* number of rows of a column that are written at once */
+    PACK8 = 8, THREAD_ROWS = 4, /* a thread has THREAD_ROWS rows of PACK8 columns of a tile */
+    CHUNK = 16,                 /* number of neighbouring rows of a transposed column that are written at once */
     COLUMN_CHUNKS = TILE_ROWS / CHUNK, ROW_PACKS = TILE_COLUMNS / PACK8
 };
 
@@ -34,8 +34,8 @@ typedef struct {
 
 /* --- values as stored --------------------------------------------------------------------------------------------- */
 
-typedef Pack<uint32_t, PACK8 / 2> Pairs8; /* 8 neighbours of bf16, two in a word, because splitting and joining halves
-                                           * costs instructions */
+typedef Pack<uint32_t, PACK8 / 2> Pairs8; /* 8 neighbouring bf16 elements, two in a word, because splitting and joining
+                                           * halves costs instructions */
 
 DEVICE Pairs8 load_pairs(const bf16 *p) { return pack_load<uint32_t, PACK8 / 2>((const uint32_t *)p); }
 DEVICE Pairs8 load_pairs_once(const bf16 *p) { return pack_load_once<uint32_t, PACK8 / 2>((const uint32_t *)p); }
@@ -62,8 +62,8 @@ DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
  * many exceeded the type's largest value, how many became zero. */
 typedef struct { uint32_t most; int over, vanished; } Seen;
 
-/* Parameters of a cast for two elements of bf16 at once; each field holds its value in both halves. s is the scale. |x|
- * above `most` exceeds the type's largest value; |x| up to `least` becomes zero. */
+/* Parameters of a cast to fp8 for two elements of bf16 at once; each field holds its value in both halves of a word. s
+ * is the scale. |x| above `most` exceeds the type's largest value; |x| up to `least` becomes zero. */
 typedef struct { __nv_bfloat162 s, least; uint32_t most; } CastScale;
 
 /* masks and constants for two bf16 in a word, and for four codes in a word */
@@ -72,8 +72,9 @@ enum { SIGNLESS = 0x7fff7fff, LARGEST = 0x7f7f7f7f, ONE_EACH = 0x00010001, CODE_
 /* Returns x in both halves of bf16. Exact, because x is a power of two, or 1.75 times one. */
 DEVICE uint32_t both_halves(float x) { return __byte_perm(__float_as_uint(x), 0, 0x3232); }
 
-/* Makes the CastScale of scale [FP8_SCALES], which holds 1/s and s. The smallest code is 2^(bottom - fraction); its
- * half is a tie, and becomes zero. If scale is NULL nothing exceeds the largest value. */
+/* Makes the CastScale of scale [FP8_SCALES], which holds 1/s and s, the factor of values before they are rounded. The
+ * smallest code is 2^(bottom - fraction); its half is a tie, and becomes zero. If scale is NULL nothing exceeds the
+ * largest value. */
 template <DType type> DEVICE CastScale cast_scale(const float *scale) {
     if (!scale) return {pair_of(both_halves(1.0f)), pair_of(0), SIGNLESS};
     float tie = fp8_power(fp8_bottom(type) - (type == E4M3 ? 3 : 2) - 1);
@@ -81,7 +82,7 @@ template <DType type> DEVICE CastScale cast_scale(const float *scale) {
             both_halves(fp8_largest(type) * scale[FP8_INVERSE])};
 }
 
-typedef Pack<uint32_t, PACK8 / 4> Codes8; /* codes of 8 neighbours, the first in the lowest byte */
+typedef Pack<uint32_t, PACK8 / 4> Codes8; /* 8-bit codes of 8 neighbouring elements, the first in the lowest byte */
 
 /* Corrects a pack in which some elements exceed the largest value; rare. Finite ones, which are the largest code
  * already, are counted. Infinities and NaN become NaN. */
@@ -99,8 +100,8 @@ DEVICE void mend_pack(Codes8 &c, Pairs8 x, uint32_t most, Seen *seen) {
     }
 }
 
-/* Returns fp8(s x), two elements at a time. s x is exact in bf16, because s is a power of two, except where the result
- * is 0 or too large anyway. */
+/* Returns x times the scale s, rounded to fp8, two elements at a time. s x is exact in bf16, because s is a power of
+ * two, except where the result is 0 or too large anyway. */
 template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, Seen *seen) {
     Codes8 c = {};
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890

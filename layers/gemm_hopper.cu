@@ -28,13 +28,16 @@
 enum {
     TILE = 128, SIDE = 64,        /* a tile of c is TILE x TILE; operands move in squares of SIDE x SIDE        */
     DEPTH = 64, STAGES = 4,       /* DEPTH: values of k in a stage; STAGES: stages of the ring */
-    BAND = 8,                     /* tiles, or pairs of them, along m that run together with all tiles along n */
+    BAND = 8,                     /* number of rows of tiles (with clusters: of pairs of tiles) along m that run
+                                   * together with all tiles along n */
     WARPGROUP = 128, MATH_GROUPS = 2, MATH_WARPS = MATH_GROUPS * 4, GEMM_THREADS = WARPGROUP * (MATH_GROUPS + 1),
     LOAD_REGISTERS = 40, MATH_REGISTERS = 232, /* registers of a thread: 168 at the start; in the loading warpgroup it
                                                 * gives 128 away, 64 to each of the two others */
-    PANEL_ROWS = 16, SLOTS = 4,   /* a warp stores 16 x 64 of c at a time                                       */
+    PANEL_ROWS = 16, SLOTS = 4,   /* a warp stores a panel, 16 x 64 of c, at a time, through SLOTS buffers in
+                                   * rotation */
     ACCUMULATORS = TILE / 2,      /* accumulators of a thread for 64 rows */
-    TURN = 1, SUMS = TURN + MATH_GROUPS /* named barriers, one for each math warpgroup                          */
+    TURN = 1, SUMS = TURN + MATH_GROUPS /* first of MATH_GROUPS named barriers each: TURN for the right to multiply,
+                                         * SUMS for column sums in shared memory */
 };
 
 /* Lines of 128 bytes with the 128-byte swizzle, as TMA writes them and wgmma reads them. */
@@ -43,14 +46,15 @@ struct alignas(1024) Panel { unsigned char byte[PANEL_ROWS * 128]; };
 enum { SQUARE_BYTES = sizeof(Square), STAGE_BYTES = 4 * SQUARE_BYTES, PANEL_BYTES = sizeof(Panel) };
 
 struct GemmShared {
-    Square   a[STAGES][2], b[STAGES][2]; /* 128 KiB */
-    Panel    slot[MATH_WARPS][SLOTS];    /* 64 KiB: c before it is stored, and what an epilogue reads */
+    Square   a[STAGES][2], b[STAGES][2]; /* 128 KiB: tiles of a and b in each stage of the ring, two squares each */
+    Panel    slot[MATH_WARPS][SLOTS];    /* 64 KiB: panels of c before they are stored, and of the matrix that an
+                                          * epilogue reads */
     float    sums[MATH_WARPS][TILE];     /* 4 KiB: column sums of a warp's rows of a tile */
     uint64_t full[STAGES], empty[STAGES], read[MATH_WARPS];
 };
 static_assert(sizeof(GemmShared) <= 227 << 10, "a block's shared memory");
 
-/* The parameters of a launch. */
+/* Parameters of a launch of gemm_hopper_kernel, for a product c [m,n] = a b. */
 struct GemmCall {
     TensorMap a, b, c, aux;       /* aux: matrix of the epilogue (matmul.cuh): f(c) as output, or as input the
                                    * pre-activation, attention's output or the residual stream */
@@ -58,17 +62,18 @@ struct GemmCall {
     /* blocks in a cluster; rows and columns of the grid of tiles of c. A cluster is along m, and tiles_m counts
      * clusters */
     int       cluster, tiles_m, tiles_n;
-    int       parts, works;       /* number of slices of k; number of tiles of all slices */
-    float    *sums;               /* c itself if c is f32 and k is not sliced; with several slices of k [parts,m,n],
-                                   * the sums of each slice; rows are ld apart */
+    int       parts, works;       /* number of slices of k; number of work items: the tiles of all slices */
+    float    *sums;               /* output in f32, rows ld apart: c itself if k is not sliced, otherwise [parts,m,n]
+                                   * the sums of each slice; not used for a 16-bit c */
     float    *column_sums;        /* [tiles along m,n] column sums of c as stored, or NULL */
-    float    *delta;              /* [n/head,m] sums of c as stored times aux; head: SIDE or TILE */
+    float    *delta;              /* [n/head,m] output of EPILOGUE_DELTA: for each row, the sum of c as stored times aux
+                                   * over the columns of a head; head: SIDE or TILE */
     int       head;
     int64_t   ld, part_elems;
     int       add;
 };
 
-/* One work item: a tile of c and a slice of k. */
+/* One work item: the tile of c at (row, column), and slice number `part` of k, which is steps `first` to end - 1. */
 struct Work { int row, column, first, end, part; };
 
 #ifdef PTX_HOPPER
@@ -88,8 +93,8 @@ DEVICE int work_stride(const GemmCall &g) { return (int)gridDim.x / g.cluster; }
 DEVICE void barriers_init(GemmShared *s, int cluster) {
     for (int i = 0; i < STAGES; i++) {
         mbarrier_init(&s->full[i], 1);
-        mbarrier_init(&s->empty[i], (unsigned)(4 * cluster)); /* waits for the 4 warps of each block that read the
-                                                               * stage */
+        mbarrier_init(&s->empty[i], (unsigned)(4 * cluster)); /* counts the 4 warps of each block of the cluster that
+                                                               * read the stage */
     }
     for (int i = 0; i < MATH_WARPS; i++) mbarrier_init(&s->read[i], 1);
     mbarrier_init_fence();
@@ -131,8 +136,8 @@ template <bool a_by_lines, bool b_by_lines> DEVICE void load_all(GemmShared *s, 
 
 /* --- multiplying: a warpgroup ------------------------------------------------------------------------------------- */
 
-/* Returns wgmma's descriptor of the 16 values of k from 16 i on. by_lines: they are along the lines of 128 bytes;
- * otherwise they are 16 of these lines. An operand wider than a square continues in the square behind it. */
+/* Returns wgmma's descriptor of an operand's 16 values of k from 16 i on. by_lines: the values are along the lines of
+ * 128 bytes; otherwise they are 16 of these lines. An operand wider than a square continues in the square behind it. */
 template <bool by_lines> DEVICE uint64_t operand(const Square *square, int i) {
     return matrix_descriptor(square->byte + i * (by_lines ? 32 : 16 * 128), by_lines ? 16 : SQUARE_BYTES, 8 * 128);
 }
@@ -156,7 +161,7 @@ DEVICE void multiply(float (&acc)[2][ACCUMULATORS], GemmShared *s, int step, int
             wgmma<T, T, TILE, !a_by_lines, !b_by_lines>(acc[1], operand<a_by_lines>(&s->a[stage][1], i), b, t + i > 0);
         }
         wgmma_commit();
-        wgmma_wait<1>(); /* the stage before this one has been read */
+        wgmma_wait<1>(); /* after this the products have read the stage before this one */
         if (t > 0) release_stage(s, (step - 1) % STAGES, cluster);
     }
 }
@@ -193,11 +198,11 @@ DEVICE void put_panel(const TensorMap *map, Slots &s, const uint32_t (&r)[BLOCKS
     Panel *p = &s.slot[s.used++ % SLOTS];
     int    lane = (int)threadIdx.x % WARP;
     if (lane == 0) bulk_wait_read<SLOTS - 1>();
-    __syncwarp(); /* the previous panel in this slot has been stored */
+    __syncwarp(); /* after this the previous panel in this slot has been read by TMA */
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) stmatrix_x4(line_of(p, q), r[q]);
     fence_proxy_async();
-    __syncwarp(); /* the panel is complete */
+    __syncwarp(); /* after this the panel is complete in shared memory */
     if (lane == 0) {
         tma_store_2d(map, p, column, row);
         bulk_commit();
@@ -289,7 +294,8 @@ DEVICE void delta_panel(uint32_t (&r)[BLOCKS][4], float (&delta)[2], const float
     });
 }
 
-/* Adds delta over the four lanes of a row and stores it. Rows of a head are contiguous, and eight fill a sector. */
+/* Adds delta (attention_delta in layers.h) over the four lanes of a row and stores it. Rows of a head are contiguous,
+ * and eight fill a sector. */
 DEVICE void store_delta(float (&delta)[2], const GemmCall &g, int row, int column) {
     int lane = (int)threadIdx.x % WARP;
 #pragma unroll
@@ -313,7 +319,8 @@ DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const Ge
         for (int o = 4; o < WARP; o *= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
         if (lane < 4) s->sums[warp][i / 2 * 8 + lane * 2 + i % 2] = x;
     }
-    named_barrier_sync(SUMS + group, WARPGROUP); /* the sums of the four warps are complete */
+    named_barrier_sync(SUMS + group, WARPGROUP); /* after this the column sums of the warpgroup's four warps are in
+                                                  * shared memory */
     float total = 0.0f;
     for (int i = 0; i < 4; i++) total += s->sums[group * 4 + i][t];
     if (w.row < g.m && w.column + t < g.n) g.column_sums[(int64_t)(w.row / TILE) * g.n + w.column + t] = total;
@@ -344,8 +351,8 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
     if (epilogue == EPILOGUE_ACTIVATION_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
 }
 
-/* Stores a tile of an f32 c: c = or += acc. All loads of a row are written before its stores, because the compiler may
- * not move a load before a store. */
+/* Stores a tile of an f32 c: c = or += acc. In the source all loads of a row precede its stores, because the compiler
+ * may not move a load before a store. */
 DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, const Work &w) {
     int lane = (int)threadIdx.x % WARP, column = w.column + lane % 4 * 2;
 #pragma unroll
@@ -372,7 +379,8 @@ DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, c
 /* --- the kernel, and the ways to launch it ------------------------------------------------------------------------ */
 
 enum {
-    MOST_PARTS = 32, LEAST_STEPS = 8 /* least steps of a slice of k, because its sums are written and read again */
+    MOST_PARTS = 32, LEAST_STEPS = 8 /* LEAST_STEPS: fewest steps of DEPTH in a slice of k, because each slice's sums
+                                      * are written and read again */
 };
 
 #ifdef PTX_HOPPER
@@ -416,7 +424,7 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1)
     if (threadIdx.x == 0) barriers_init(s, g.cluster);
     __syncwarp();
     cluster_arrive_relaxed();
-    cluster_wait(); /* the barriers exist in both blocks */
+    cluster_wait(); /* after this both blocks of the cluster may use the mbarriers */
     int group = (int)threadIdx.x / WARPGROUP;
     if (group == MATH_GROUPS) {
         registers_lower<LOAD_REGISTERS>();
@@ -506,7 +514,8 @@ int gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way) {
 size_t gemm_hopper_sums_bytes(const Matmul *p) { return (size_t)(tiles_along(p->m) * p->n) * sizeof(float); }
 
 /* Writes the ways of computing the product that are worth timing: with clusters of two blocks first, then with single
- * blocks. Their numbers of slices of k are the largest of those that fill the GPU better than all smaller numbers. */
+ * blocks. Each tries the largest numbers of slices of k among those that fill the GPU better than every smaller
+ * number. */
 int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]) {
     int    count = 0;
     double best = 0.0;
@@ -516,8 +525,8 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
         /* fraction of the time in which a multiprocessor has work, if all work items take equally long */
         double  share = (double)works / (double)(blocks_for(works, clusters) * clusters);
         int     is_long = parts == 1 || steps_of(p) / parts >= LEAST_STEPS;
-        /* Another way must have a share that is larger by 0.02. The first way needs none, because a small product may
-         * fill less than 2 % of the GPU. */
+        /* Another way must have a share (of busy time) that is larger by 0.02. The first way needs none, because a
+         * small product may fill less than 2 % of the GPU. */
         if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || (count > 0 && share < best + 0.02)) continue;
         best = share;
         count = count < GEMM_WAYS / 2 ? count + 1 : GEMM_WAYS / 2;
@@ -531,7 +540,7 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
 
 /* --- the launch --------------------------------------------------------------------------------------------------- */
 
-/* Returns the TMA map of an operand's squares. */
+/* Returns the TMA map by which an operand is loaded in squares of SIDE x SIDE elements. */
 template <typename T> static TensorMap operand_map(const Matrix &x, int64_t rows, int64_t columns) {
     if (x.order == TRANSPOSED) return tensor_map_2d((const T *)x.data, columns, rows, SIDE, SIDE, x.ld);
     return tensor_map_2d((const T *)x.data, rows, columns, SIDE, SIDE, x.ld);

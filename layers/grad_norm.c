@@ -14,7 +14,8 @@ SIMD_INLINE double block_squares(const float *x) {
     for (int64_t i = 0; i < NORM_BLOCK; i += 8) {
         f32x8 part;
         memcpy(&part, x + i, sizeof part);
-        f64x8 wide = __builtin_convertvector(part, f64x8); /* squares of f32 are exact in f64 */
+        f64x8 wide = __builtin_convertvector(part, f64x8); /* values of `part` as f64, in which squares of f32 values
+                                                            * are exact */
         sum[i / 8 % 2] += wide * wide;
     }
     double lane[8];
@@ -40,7 +41,7 @@ static void add_values(Exact *sum, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) exact_add(sum, (double)x[i]);
 }
 
-/* Adds the terms of x to the exact sum `sum`. add() does it for n elements, for their values or their squares. */
+/* Adds the values of x, or their squares, to the exact sum `sum`, as add() does for n elements. */
 static void add_terms(Tensor sum, Tensor x, void (*add)(Exact *sum, const float *x, int64_t n)) {
     int64_t n = x.dim[0];
     #pragma omp parallel if (n > ACT_BLOCK)

@@ -9,10 +9,10 @@ enum {
     THREADS = 256, LANES = 16, PER_LANE = 4, /* norm_squared: squares of LANES x PER_LANE = 64 neighbouring elements
                                               * are first summed in float64, and that sum is added to the exact sum
                                               * (sum_forward adds each element alone) */
-    TURNS = LANES,                           /* rounds of a warp's tile; after them each lane has the sum of 64 elements
-                                              * of its own */
+    TURNS = LANES,                           /* number of rounds over a warp's tile; after them each lane holds the sum
+                                              * of its own 64 elements */
     TILE = TURNS * WARP * PER_LANE,          /* elements of a warp's tile                                          */
-    LOADS = 4,                               /* packs that a thread loads at once */
+    LOADS = 4,                               /* number of packs whose loads are in flight together in a thread */
     BLOCK_TILES = THREADS / WARP * 2, MAX_BLOCKS = 1024
 };
 
@@ -25,8 +25,8 @@ typedef enum { VALUES, SQUARES } Terms;
 enum { HELD = 4 };
 typedef struct { int base; unsigned long long word[HELD]; } Held;
 
-/* Adds the words that a thread holds to the exact sum. In two's complement, sums of unsigned words are those of signed
- * ones. */
+/* Adds the words that a thread holds in registers to the exact sum. In two's complement, sums of unsigned words are
+ * those of signed ones. */
 DEVICE void held_give(unsigned long long *sum, Held &h) {
     for (int k = 0; k < HELD; k++)
         if (h.word[k]) atomicAdd(sum + h.base + k, h.word[k]);

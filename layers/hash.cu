@@ -45,7 +45,7 @@ template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t 
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     sum = warp_sum(sum);
     if (lane == 0) part[warp] = sum;
-    __syncthreads(); /* after this every warp's sum is in `part` */
+    __syncthreads(); /* after this the hash sum of every warp is in `part` */
     sum = warp_sum(lane < THREADS / WARP ? part[lane] : 0);
     if (threadIdx.x == 0) atomicAdd(hash, sum);
 }

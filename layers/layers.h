@@ -107,8 +107,8 @@ void activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Te
  * `order` says how w and dw are stored: PLAIN is [K,M], TRANSPOSED is [M,K], which has no bias. */
 typedef enum { PLAIN, TRANSPOSED } MatrixOrder;
 /*   y [N,M] act out   x [N,K] act in   w [K,M] or [M,K] act in   b [M] act in, or none
- * The head is such a layer, logits = x wte^T. Rows V..V'-1 of its wte [V',C] are padding, V' = V rounded up. They are
- * zero and stay zero, and so do the padding columns of the logits and of their gradients. */
+ * The model's head is a linear layer too, logits = x wte^T. Rows V..V'-1 of its wte [V',C] are padding, V' = V rounded
+ * up. They are zero and stay zero, and so do the padding columns of the logits and of their gradients. */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order);
 /* Computes linear and activation: pre = x w + b, kept for backward; y = f(pre), of pre as stored.
  *   pre, y [N,M] act out */
@@ -144,8 +144,8 @@ void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor 
 enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALES = 4 };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
-/* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below has
- * written for this product's f. That op has then already updated amax and counts.
+/* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below (its
+ * parameter f, the Fp8 of this product) has written. That op has then already updated amax and counts.
  *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] or [M,K] bf16 in   b [M] bf16 in, or none */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order, Fp8 f);
 /* Computes the gradients of linear in fp8.
@@ -160,11 +160,11 @@ void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, 
  * then transposed, [K,N]; the CPU writes fp8(s t) / s in bf16. t is rounded to bf16 first, so the bits are those of the
  * bf16 op followed by the product's own cast. The op updates f's amax and counts. */
 void fp8_activation_forward(Stream *s, Activation kind, Tensor y, Tensor x, Fp8 f);
-/* Does activation_backward with dx written as codes.
+/* Does activation_backward with dx written as 8-bit codes.
  *   dx e5m2 out, in memory apart from dy and x   dbias: column sums of dx rounded to bf16 */
 void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f);
 void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
-/* Does swiglu_backward with dgate_up written as codes.
+/* Does swiglu_backward with dgate_up written as 8-bit codes.
  *   dgate_up e5m2 out, in memory apart from dy and gate_up */
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
 /* Does layernorm_forward with y written as 8-bit codes. */
@@ -281,9 +281,9 @@ static inline int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tenso
     return attention_context_backward(s, dqkv, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
                                       WHOLE_SEQUENCE, h);
 }
-/* Does attention_backward with dqkv written as codes, the dy of f's product ("outputs in fp8" above). dbias is summed
- * from dqkv rounded to bf16. Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a block a
- * head can: Hopper, heads of 64 channels, T a multiple of 16. */
+/* Does attention_backward with dqkv written as 8-bit codes, the operand dy of the product that f belongs to. dbias is
+ * summed from dqkv rounded to bf16. Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a
+ * block a head can: Hopper, heads of 64 channels, T a multiple of 16. */
 int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                            Tensor qkv, Tensor starts, HeadShape h, Fp8 f);
 /* Computes delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h. The softmax' gradient subtracts it from the
@@ -300,7 +300,7 @@ void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
  * lse[i]^2, the z-loss of Chowdhery et al., arXiv:2204.02311; the loss itself does not include it. */
 typedef struct { float softcap, z; } LossTerms;
 static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
-/* Computes the loss of each row. If scale is not 0, logits become their gradients, 0 for v >= V:
+/* Computes the cross-entropy loss of each row. If scale is not 0, logits become their gradients, 0 for v >= V:
  *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2)
  * The last factor exists only with a softcap.
  *   loss [n] f32 out   logits [n,V'] act in, or in/out; columns V..V'-1 are not read   targets [n] i32 in */
@@ -311,8 +311,8 @@ void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int6
  *   1. most [n] f32 out: the largest of this rank's y, -infinity if V = 0; then replaced by the maximum over the ranks
  *   2. sums [2,n] f32 out: sum_v exp(y[i,v] - most[i]); the target's y, 0 if another rank has it (target[i] = V'); then
  *      added over the ranks
- *   3. loss [n] f32 out = log(sums[0,i]) + most[i] - sums[1,i]. If scale is not 0, logits become their gradients as
- *      above */
+ *   3. loss [n] f32 out = log(sums[0,i]) + most[i] - sums[1,i]. If scale is not 0, logits become their gradients, as in
+ *      classifier_loss */
 void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms);
 void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most,
                           LossTerms terms);
@@ -322,8 +322,10 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
 /* --- optimizer ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    double  learning_rate, beta1, beta2, eps, weight_decay; /* 1 - beta is computed before anything is rounded to f32 */
-    int64_t step;                                           /* step number from 1; bias corrections: 1 - beta^step */
+    double  learning_rate, beta1, beta2, eps, weight_decay; /* settings of the step; 1 - beta1 and 1 - beta2 are
+                                                             * computed in f64, and then rounded to f32 */
+    int64_t step;                                           /* number of the step, from 1, for the bias corrections 1 -
+                                                             * beta^step */
 } OptimizerStep;
 
 /* One range of parameters p that an optimizer updates, each element on its own. lr is multiplied by `rate` and decay
@@ -335,7 +337,7 @@ typedef struct { Tensor master, m, v, working, grad; int decays; float rate; } O
 
 /* AdamW, Loshchilov & Hutter, arXiv:1711.05101:
  *   m = beta1 m + (1-beta1) g      v = beta2 v + (1-beta2) g^2
- *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ) */
+ *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ) t: number of the step */
 void adamw_update(Stream *s, const OptimizerSpan *span, int spans, OptimizerStep h, float grad_scale);
 /* Updates one span (range of parameters) whose tensors are in host memory, on the cores of this process, before it
  * returns. The bits are those of the CPU build. working may be apart from an F32 master; it is then not written. */
@@ -361,8 +363,8 @@ void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind ki
  *   x, v [R,parts*M] f32 in/out */
 typedef enum { NEURON_ROWS, NEURON_COLUMNS } NeuronSide;
 void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2);
-/* Step 3 of Muon. p = p - decay p; p = p - rate u. The rate is AdamW's times 0.2 sqrt(max(R,M)), so that both use one
- * learning rate.
+/* Step 3 of Muon updates weights p by u, the result of steps 1 and 2: p = p - decay p; p = p - rate u. The caller's
+ * rate is the learning rate times 0.2 sqrt(max(R,M)) for a matrix [R,M], so that Muon and AdamW use one learning rate.
  *   p [n] f32 in/out   u [n] f32 in */
 void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay);
 

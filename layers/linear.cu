@@ -34,7 +34,8 @@ KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_pe
     });
 }
 
-/* Queues column_sums_kernel, which reads 16 bytes at a time if the rows allow it. */
+/* Queues column_sums_kernel, which sums the columns of x over ranges of per_block rows. It reads 16 bytes at a time if
+ * the rows allow it. */
 void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M,
                  MatmulWrite write) {
     unsigned parts = (unsigned)blocks_for(rows, per_block);
@@ -56,7 +57,8 @@ void bias_backward(Stream *s, Tensor db, Tensor dy) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* Returns memory apart from db for the column sums of dy, so that timing the kernels does not change db. */
+/* Returns scratch for the column sums of dy, so that timing the kernels does not change db, to which the sums are added
+ * later. */
 static Tensor sums_aside(Stream *s, Tensor dy) { return arena_tensor(&s->scratch, F32, 1, dy.dim[1], 1, 1); }
 
 /* dw = or += x^T dy, or dy^T x if TRANSPOSED; db += column sums of dy. The sums are computed with the product, which
@@ -95,9 +97,10 @@ void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre,
         activation_forward(s, kind, y, pre);
 }
 
-/* Computes the product with the addition fused if that is faster. A plain product costs the next norm two passes more:
- * it reads y and writes sum. These are as many bytes as residual_forward moves for two thirds of the rows. So timing
- * compares the fused product with a plain one and residual_forward over that many rows, which writes to y. */
+/* Computes sum = stream + y, y = x w + b, as one fused product if that is faster. A plain product costs the next norm
+ * two passes more: it reads y and writes sum. These are as many bytes as residual_forward moves for two thirds of the
+ * rows. So timing compares the fused product with a plain one and residual_forward over that many rows, which writes to
+ * y. */
 int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b,
                             MatrixOrder order) {
     linear_expect(sum, x, w, b, order);

@@ -47,7 +47,7 @@ SIMD_DISPATCH(void, turn,
               (DType type, float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns),
               (type, y, y_step, x, x_step, rows, columns))
 
-/* y = x + bias, rounded; bias may be NULL. */
+/* Sets y = x + bias, rounded to bf16; bias may be NULL. */
 void SIMD(narrow_row)(uint16_t *y, const float *x, const uint16_t *bias, int64_t n) {
     for (int64_t i = 0; i < n; i += LANES) {
         int64_t lanes = act16_count(i, n);
@@ -64,21 +64,22 @@ enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
 enum { PRIMITIVES = 256, CODES = 4096 };
 
 typedef struct {
-    Matmul           shape;     /* sizes, types and orders; the pointers in it are not valid */
+    Matmul           shape;     /* sizes, types and orders of the product; the pointers in it are not valid */
     int              threads;   /* number of threads that the primitive is made for */
     size_t           scratch_bytes;
-    dnnl_primitive_t primitive; /* NULL as long as only the size of the scratch is needed */
+    dnnl_primitive_t primitive; /* oneDNN's primitive; NULL as long as only the size of its scratch is needed */
 } Primitive;
 
 static struct {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     Primitive     table[PRIMITIVES];
-    int           known; /* number of shapes met since the start; a new one replaces the oldest in a full table */
-    float       **strip; /* [strips] owned: each thread's transposed copy of a strip of a transposed a; made on first
-                          * use */
+    int           known; /* number of entries made in `table` since the start; a new one replaces the oldest if the
+                          * table is full */
+    float       **strip; /* [strips] buffer of each thread for the transposed copy of a strip of a, if a is transposed;
+                          * made on first use; owned */
     int           strips;
-    _Atomic char  has_code[CODES]; /* 1 at a product's place_of_code: sgemm has generated code for it */
+    _Atomic char  has_code[CODES]; /* [place_of_code of a product] 1 once sgemm has generated code for that product */
 } onednn;
 
 static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int line) {
@@ -239,8 +240,9 @@ static void product_by_primitive(Stream *s, Matmul p) {
 
 /* --- sgemm -------------------------------------------------------------------------------------------------------- */
 
-/* Returns the index in has_code at which a product is noted. sgemm generates code for a new order of operands, or for a
- * size that it computes in another way. If two products have the same index, code is expected for both after one. */
+/* Returns the index of a product in has_code, which says for which products sgemm has generated code. sgemm generates
+ * code for a new order of operands, or for a size that it computes in another way. If two products have the same index,
+ * code is expected for both after one. */
 static uint64_t place_of_code(Matmul p, float add) {
     const int64_t sizes[] =
         {p.m, p.n, p.k, p.a.ld, p.b.ld, p.c.ld, (p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)};
@@ -329,7 +331,8 @@ enum { TILE_M = 512, TILE_N = 1024, STRIP_M = 384, STRIP_K = 1024, LEAST_TILE_M 
 
 static int64_t parts_of(int64_t n, int64_t most) { return (n + most - 1) / most; }
 
-typedef struct { int64_t m, n, rows, columns; } Cut; /* tiles of at most m x n; `rows` x `columns` of them */
+typedef struct { int64_t m, n, rows, columns; } Cut; /* how a product is cut: into `rows` x `columns` tiles of at most m
+                                                      * x n elements */
 
 /* Returns how a product is cut into tiles of at most m rows. Large tiles are fast, small ones keep many threads
  * busy. */
@@ -459,8 +462,8 @@ void matmul(Stream *s, Matmul p) {
     else product_by_panels(s, p);
 }
 
-/* Largest piece of a ragged product in bf16. Each size needs a primitive, which is slow to make. So the product is
- * split into pieces of powers of two, whose primitives soon exist. */
+/* Largest piece of a bf16 product whose m or k differs at each call (matmul_ragged). Each size needs a primitive, which
+ * is slow to make. So the product is split into pieces of powers of two, whose primitives soon exist. */
 enum { RAGGED_PIECE = 512 };
 
 static Matmul ragged_piece(Matmul p, Ragged extent, int64_t at, int64_t piece) {

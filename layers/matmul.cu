@@ -58,17 +58,18 @@ struct Call {
     void        *aux = NULL;
     float       *sums = NULL; /* output for column sums or deltas that an epilogue also computes (Rest in matmul.cuh),
                                * or NULL */
-    int          head = 0;    /* columns of a head, for EPILOGUE_DELTA */
+    int          head = 0;    /* for EPILOGUE_DELTA: number of columns of an attention head */
     Activation   activation = ACTIVATION_GELU_NEW;    /* function of EPILOGUE_ACTIVATION and of its backward */
     const float *a_inverse = NULL, *b_inverse = NULL; /* inverse scales of fp8 operands; borrowed */
-    void        *workspace = NULL;                    /* [workspace_bytes()]; borrowed */
+    void        *workspace = NULL;                    /* scratch of cuBLASLt, workspace_bytes() bytes; borrowed */
 };
 
 static struct {
     cublasLtHandle_t handle;
     Entry            cache[CACHE];
-    int              made;    /* entries made since the start; a new one replaces the oldest in a full cache */
-    uint64_t         version; /* version of the table from which the cache was filled */
+    int              made;    /* number of cache entries made since the start; a new one replaces the oldest if the
+                               * cache is full */
+    uint64_t         version; /* version of the table of algorithms (algorithms.h) from which the cache was filled */
 } lt;
 
 static void cublas_failed(const char *call, cublasStatus_t status, int line) {
@@ -116,8 +117,8 @@ static Key key_of(const Stream *s, const Call *c) {
 
 static int is_fp8(const Key *k) { return dtype_bytes((DType)k->type) == 1; }
 
-/* Writes the key of a product in the table of algorithms. Epilogues of gelu_new have names without the activation,
- * because stored tables are older than the other activations. */
+/* Writes the text that is a product's key in the table of algorithms (algorithms.h). Epilogues of gelu_new have names
+ * without the activation, because stored tables are older than the other activations. */
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
     static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu", " delta", " residual"},
                       *const others[] = {"", " activation_backward ", "", " activation ", "", ""};
@@ -148,7 +149,7 @@ static void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferen
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof value));
 }
 
-/* Makes the layout of rows x columns as they are in memory. */
+/* Makes cuBLASLt's layout of a matrix of ours, rows x columns, as it lies in memory. */
 static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t rows, int64_t columns, int64_t ld) {
     cublasLtMatrixLayout_t layout;
     uint64_t in_memory = (uint64_t)(order == PLAIN ? columns : rows),
@@ -157,8 +158,8 @@ static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t row
     return layout;
 }
 
-/* Sets the pointers, which differ from call to call. cuBLASLt's heuristics depend on their alignment, which is in the
- * key. */
+/* Sets the pointers of a cache entry's descriptor, which differ from call to call. cuBLASLt's heuristics depend on
+ * their alignment, which is in the key. */
 static void point(const Entry *e, const Call *c) {
     if (is_fp8(&e->key)) {
         describe(e->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, c->b_inverse);
@@ -262,8 +263,8 @@ static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *re
            result.workspaceSize <= workspace_bytes();
 }
 
-/* Returns 0 for split sums that are added in place, in the order in which blocks finish, or in the output's own type.
- * An algorithm without this attribute has no split sums. */
+/* Returns whether an algorithm repeats its bits. It returns 0 for split sums that are added in place, in the order in
+ * which blocks finish, or in the output's own type. An algorithm without this attribute has no split sums. */
 static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
     int32_t scheme = algo_attribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_REDUCTION_SCHEME_NONE);
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;

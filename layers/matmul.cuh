@@ -18,8 +18,8 @@
 
 typedef enum {
     EPILOGUE_NONE,
-    EPILOGUE_ACTIVATION_BACKWARD, /* c = (a b) * f'(aux), f the activation of Rest   aux in: type, shape and ld of c.
-                             * cuBLASLt has gelu_new's alone */
+    EPILOGUE_ACTIVATION_BACKWARD, /* c = (a b) * f'(aux), f the activation of Rest. aux, the input of f, has the type,
+                             * shape and ld of c. cuBLASLt has this epilogue for gelu_new alone */
     EPILOGUE_COLUMN_SUMS,   /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
     EPILOGUE_ACTIVATION,    /* aux = f(c), of c as stored; aux out has the type, shape and ld of c. Only in
                              * gemm_hopper.cu */
@@ -35,9 +35,10 @@ typedef enum {
 struct Rest {
     std::function<void()> queue, behind;
     size_t scratch_bytes = 0; /* bytes of s->scratch that the kernels take */
-    float *sums = NULL;       /* [n] out: column sums of c as stored, written in place of `behind` by an epilogue that
-                               * has them; or NULL */
-    int    head = 0;          /* for EPILOGUE_DELTA: columns of a head; `sums` is then [n/head,m] */
+    float *sums = NULL;       /* [n] output: column sums of c as stored, or NULL. An epilogue that also computes them
+                               * writes them here, which saves the work of `behind` */
+    int    head = 0;          /* for EPILOGUE_DELTA: number of columns of an attention head; `sums` is then
+                               * [n/head,m] */
     void  *apart = NULL;      /* where the product is written if the separate kernels are used instead of the
                                * epilogue; NULL: to c */
     Activation activation = ACTIVATION_GELU_NEW; /* function of EPILOGUE_ACTIVATION and of its backward */
@@ -70,7 +71,7 @@ enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* version of the order of additions; 
 /* Returns whether gemm_hopper can compute this product and epilogue on this GPU. head: columns of a head, for
  * EPILOGUE_DELTA. */
 int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int head);
-/* Writes the ways worth timing among those that fit, best guess first. Returns their number. */
+/* Writes the ways of computing the product that are worth timing, best guess first. Returns their number. */
 int  gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]);
 int  gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way);
 /* Returns the bytes of the workspace for column sums after EPILOGUE_ACTIVATION_BACKWARD. */

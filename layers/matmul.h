@@ -13,12 +13,13 @@
 extern "C" {
 #endif
 
-typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite; /* MATMUL_SET does not read c, which may hold NaN */
+typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite; /* MATMUL_SET overwrites c without reading it; MATMUL_ADD adds to
+                                                      * c */
 /* Returns how a product writes the gradient of a weight matrix. */
 static inline MatmulWrite gradient_write(Tensor dw) { return dw.is_fresh ? MATMUL_SET : MATMUL_ADD; }
 
 typedef struct {
-    void       *data;  /* borrowed; NULL in a dry run                                                   */
+    void       *data;  /* address of element (0,0); borrowed; NULL in a dry run */
     DType       type;  /* F32, BF16 or F16 (the CPU: F32, BF16); for matmul_fp8 (matmul.cuh) E4M3 or E5M2 */
     int64_t     ld;    /* elements from one row in memory to the next                                   */
     MatrixOrder order; /* element (i,j) is at i*ld + j if PLAIN, at j*ld + i if TRANSPOSED */
@@ -35,15 +36,15 @@ typedef struct {
     Matrix      c, a, b;
     int64_t     m, n, k;
     MatmulWrite write;
-    const void *bias;  /* borrowed; [n], or NULL */
+    const void *bias;  /* [n] added to each row of the product; borrowed; NULL: no bias */
 } Matmul;
 
 /* Computes the product. It takes its memory from s->scratch and gives it back. The bits are the same for the same shape
  * and thread count, or the same table of algorithms.h. */
 void   matmul(Stream *s, Matmul product);
 
-/* Computes a product whose m, or k, differs at each call; so it keeps no algorithm or primitive for that size. On a dry
- * stream it takes the memory of any product up to this size, and notes nothing. CPU only. */
+/* Computes a product whose m, or k, differs at each call; so no algorithm or oneDNN primitive is kept for that size. On
+ * a dry stream it takes the memory of any product up to this size, and notes nothing. CPU only. */
 typedef enum { RAGGED_M, RAGGED_K } Ragged;
 void   matmul_ragged(Stream *s, Matmul product, Ragged extent);
 

@@ -19,7 +19,7 @@ double SIMD(row_squares)(const float *x, int64_t n) {
         f32x8 part = {0};
         memcpy(&part, x + i, sizeof(float) * (size_t)(n - i < 8 ? n - i : 8));
         f64x8 wide = __builtin_convertvector(part, f64x8);
-        sum += wide * wide; /* squares of f32 are exact in f64, so a fused sum is the same */
+        sum += wide * wide; /* a square of an f32 is exact in f64, so a fused multiply-add gives the same sum */
     }
     memcpy(lane, &sum, sizeof lane);
     for (int i = 0; i < 8; i++) all += lane[i];
@@ -59,8 +59,8 @@ ACT_KERNEL(mix_block, (DType type, void *x, float inner, const void *y, float ou
 
 /* --- momentum and update ------------------------------------------------------------------------------------------ */
 
-/* Computes Nesterov's momentum. With d = m - g, the new m is m - (1-beta) d, and g + beta (m - g) is the new m minus
- * (1-beta) beta d. */
+/* Computes Nesterov's momentum. With d = m - g, the new m is m - away d, and g + beta (m - g) is the new m minus ahead
+ * d. away is 1-beta, and ahead is (1-beta) beta. */
 SIMD_INLINE void momentum_body(float *restrict grad, float *restrict m, float grad_scale, float away,
                                float ahead, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
@@ -136,10 +136,11 @@ static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer) 
 
 /* --- normuon ------------------------------------------------------------------------------------------------------ */
 
-enum { COLUMNS = 64 }; /* columns of a thread's work item: their sums stay in the cache */
+enum { COLUMNS = 64 }; /* number of columns whose squares one work item of a thread sums: the sums stay in the cache */
 
 SIMD_INLINE void add_squares_body(double *restrict sum, const float *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += (double)x[i] * (double)x[i]; /* exact, so a fused sum is the same */
+    for (int64_t i = 0; i < n; i++) sum[i] += (double)x[i] * (double)x[i]; /* a square of an f32 is exact in f64, so a
+                                                                            * fused multiply-add gives the same sum */
 }
 SIMD_KERNEL(void, add_squares, (double *restrict sum, const float *restrict x, int64_t n), (sum, x, n))
 

@@ -156,7 +156,7 @@ KERNEL column_squares_kernel(double *squares, const float *x, int64_t R, int64_t
         sum = fma(v, v, sum);
     }
     part[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads(); /* row 0 of the threads reads the sums of all lanes */
+    __syncthreads(); /* after this the threads of row 0 read the sums of all rows of threads */
     if (threadIdx.y > 0 || c >= M) return;
     for (int k = 1; k < LANES; k++) sum += part[k][threadIdx.x];
     squares[c] = sum;

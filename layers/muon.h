@@ -53,7 +53,8 @@ static inline void newton_product(Stream *s, Tensor c, Tensor a, MatrixOrder a_o
     matmul(s, p);
 }
 
-/* One iteration on X, with step's a, b and c. P has the size of X; A and AA are [k,k], k the smaller side of X. */
+/* Computes one iteration of Newton-Schulz on X, with the coefficients a, b and c of `step`. P, of the size of X, and A
+ * and AA [k,k] are scratch; k is the smaller side of X. */
 static inline void newton_round(Stream *s, Tensor X, Tensor P, Tensor A, Tensor AA, NewtonStep step) {
     int is_wide = X.dim[0] <= X.dim[1];
     newton_product(s, A, X, is_wide ? PLAIN : TRANSPOSED, X, is_wide ? TRANSPOSED : PLAIN);
@@ -85,9 +86,11 @@ void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind ki
  * is the sum over neurons of factor^2 |x|^2.
  */
 
-static const double NORMUON_LEAST = 1e-10; /* is added to sqrt(v) before dividing by it, as in the authors' code */
+static const double NORMUON_LEAST = 1e-10; /* added to sqrt(v) before dividing by it, as in the code of NorMuon's
+                                            * authors */
 
-/* One matrix of x: its first element in x and v, whose rows are `width` apart, its size R x M, and its neurons. */
+/* One matrix of those side by side in x. x and v point to its first element; rows are `width` elements apart; its size
+ * is R x M. Its neurons are rows or columns. */
 typedef struct {
     float  *x, *v;
     int64_t R, M, width;
@@ -96,7 +99,7 @@ typedef struct {
 } NeuronPart;
 typedef struct {
     double *squares;        /* [neurons] sum of squares of each neuron */
-    float  *factor, *fresh; /* [neurons] factor by which x is multiplied; new value of v */
+    float  *factor, *fresh; /* [neurons] factor by which a neuron of x is multiplied; new value of v of a neuron */
 } NeuronNumbers;
 
 /* The three passes of normuon. neuron_squares writes n.squares, the sums of squares of each neuron. neuron_factors

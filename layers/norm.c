@@ -14,9 +14,9 @@
 /* Rows of C channels. Each row of a tensor has `heads` of them, contiguous from column `first` on. */
 typedef struct { int64_t C, heads, first; } HeadRows;
 typedef struct {
-    const void *x, *update, *w, *b; /* update: NULL if there is none */
-    void       *sum, *y;            /* y: NULL if only the sum is computed */
-    float      *mean, *rstd;        /* mean: NULL for rmsnorm */
+    const void *x, *update, *w, *b; /* inputs; update is added to x before the norm, NULL if there is none */
+    void       *sum, *y;            /* outputs: sum = x + update, and the norm y, NULL if only the sum is computed */
+    float      *mean, *rstd;        /* outputs: mean of each row, NULL for rmsnorm, and 1/standard deviation */
     float       eps;
     HeadRows    rows;
     int64_t     x_width, y_width;
@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     void        *dx;
     const void  *dresidual, *dy, *x, *w;
-    const float *mean, *rstd; /* mean: NULL for rmsnorm */
+    const float *mean, *rstd; /* statistics of each row from forward; mean is NULL for rmsnorm */
     HeadRows     rows;
     int64_t      dx_width, dy_width, x_width;
 } Backward;
@@ -42,7 +42,7 @@ SIMD_INLINE void add_update(DType type, const Forward *f, int64_t c, int64_t n) 
     act32_store_n(f->sum, c, n, type, x);
 }
 
-/* Returns x - mean. Lanes past the row's end are filled with `mean`, so that they deviate by 0. */
+/* Returns x - mean for n <= 16 values from element i of x on. Lanes past n get 0. */
 SIMD_INLINE f32x16 deviation16(const void *x, int64_t i, int64_t n, float mean, DType type) {
     return n == LANES ? act16_load(x, i, type) - mean : act16_load_part(x, i, n, type, mean) - mean;
 }

@@ -19,8 +19,8 @@
 /* --- sums over rows of what each row adds to a weight's gradient -------------------------------------------------- */
 
 enum {
-    MIN_ROWS = 16,      /* rows of a block, so that its partial sums are under 1/4 of its traffic */
-    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* bounds of the number of blocks, which give some
+    MIN_ROWS = 16,      /* fewest rows of a block, so that its partial sums are under 1/4 of its memory traffic */
+    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* limits of the number of blocks, which give some
                                                                     * 100,000 threads for any C */
     TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns */
 };
@@ -28,8 +28,8 @@ enum {
 DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
 
 enum { SUMS_MOST = 3 };
-typedef struct { float *of[SUMS_MOST]; } RowSums; /* pointers to one to three sums, each [C]; of[1] and of[2] may be
-                                                   * NULL */
+typedef struct { float *of[SUMS_MOST]; } RowSums; /* outputs: one to three sums over rows, each [C]; of[1] and of[2] may
+                                                   * be NULL */
 
 /* Adds the partial sums to each of the sums, in a fixed order. The columns of all sums are numbered consecutively. Each
  * block of threads takes 32 columns; its warp i adds the partial sums i, i + TOTAL_ROWS, ... */
@@ -65,15 +65,16 @@ static void row_sums_total(Stream *s, RowSums sums, const float *partial, int64_
 enum { WARPS = 4, HELD_PACKS = 8, LONG_ROW_THREADS = 256 };
 
 template <typename T> struct LayerForward {
-    T       *sum, *y; /* sum: x + update as stored, if there is an update */
+    T       *sum, *y; /* outputs: sum is x + update, if there is an update; y is the norm */
     float   *mean, *rstd;
     const T *x, *update, *w, *b;
     int64_t  N, C;
     float    eps;
 };
 
-/* Returns the row's pack at i of the flat arrays. If there is an update it adds it and stores the sum. The statistics
- * are those of the row as stored. ONCE: the sum is needed again only when the next branch ends. */
+/* Returns the row's pack at i of the flat arrays. If there is an update, adds the update to x and stores the sum. The
+ * statistics are those of the row as stored. With ONCE the cache may drop the sum early, because it is needed again
+ * only when the next branch ends. */
 template <typename T, int W, Reuse reuse = ONCE, class F> DEVICE Pack<T, W> updated_pack(const F &f, int64_t i) {
     Pack<T, W> x = pack_load<T, W>(f.x + i);
     if (!f.update) return x;
@@ -200,7 +201,8 @@ enum {
 template <int W> constexpr int max_threads() { return W > 4 ? 384 : 512; }
 
 template <typename T> struct LayerBackward {
-    T           *dx;                /* may be dresidual, because each element is read and written by one thread */
+    T           *dx;                /* output; may be dresidual, because each element is read and written by one
+                                     * thread */
     const T     *dresidual, *dy, *x, *w;
     const float *mean, *rstd;
     float       *partial;           /* partial sums of dw, db and dbias; [blocks][3][C], or [blocks][2][C] without
@@ -210,11 +212,12 @@ template <typename T> struct LayerBackward {
     float        per_channel;       /* 1/C    */
 };
 
-typedef struct { float d, dn; } Sums; /* sums over a row of d = dy w, and of d n, where n is the normalized x */
+typedef struct { float d, dn; } Sums; /* sums over a row: d of dy w, and dn of dy w n, where n is the normalized x */
 
 DEVICE Sums warp_sums(Sums x) { return {warp_sum(x.d), warp_sum(x.dn)}; }
 
-template <int W> struct Totals { Pack<float, W> dw, db, dbias; }; /* a thread's sums over rows */
+template <int W> struct Totals { Pack<float, W> dw, db, dbias; }; /* a thread's sums over rows, for its pack of
+                                                                   * channels */
 
 /* A batch of rows that is being loaded: a thread's pack of each. */
 template <typename T, int W> struct RowBatch {
@@ -306,7 +309,7 @@ __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackwa
     Totals<W>   all = {};
     RowBatch<T, W> now, next;
     int64_t     start = first_row(k.N, blockIdx.x);
-    /* rows relative to the block's first */
+    /* row numbers, counted from the first row of the block */
     int         first = group * ROWS, step = groups * ROWS, end = (int)(first_row(k.N, blockIdx.x + 1) - start);
     if (first < end) load_batch(now, k, start, first, end, c);
     #pragma unroll 1
@@ -319,8 +322,9 @@ __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackwa
             row = warp_sums(row);
             if (lane == 0) part[buffer][r][warp] = row;
         }
-        named_barrier_sync(1 + group, group_threads); /* part is complete; it is written again past the next barrier,
-                                                       * when all have read it */
+        named_barrier_sync(1 + group, group_threads); /* after this `part`, the sums of each warp, is complete; it is
+                                                       * written again only after the next barrier, when all warps have
+                                                       * read it */
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             Sums means = warp_sums(lane < warps ? part[buffer][r][group * warps + lane] : Sums{0.0f, 0.0f});
@@ -379,7 +383,7 @@ DEVICE int64_t row_start(HeadRows r, int64_t row, int64_t width) {
 /* --- rmsnorm and head_norm: forward ------------------------------------------------------------------------------- */
 
 template <typename T> struct RmsForward {
-    T       *sum, *y; /* sum: x + update as stored, if there is an update */
+    T       *sum, *y; /* outputs: sum is x + update, if there is an update; y is the norm */
     float   *rstd;
     const T *x, *update, *w;
     HeadRows r;
@@ -458,10 +462,11 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
 
 /* --- rmsnorm and head_norm: backward ------------------------------------------------------------------------------ */
 
-enum { MAX_THREADS = 512 }; /* leaves each thread 128 registers */
+enum { MAX_THREADS = 512 }; /* most threads of a block, so that each may have 128 registers */
 
 template <typename T> struct RmsBackward {
-    T           *dx;                /* may be dresidual or dy, because each element is read and written by one thread */
+    T           *dx;                /* output; may be dresidual or dy, because each element is read and written by one
+                                     * thread */
     const T     *dresidual, *dy, *x, *w;
     const float *rstd;
     float       *partial;           /* partial sums of dw; [blocks][C] */
@@ -524,8 +529,8 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
             sum = warp_sum(sum);
             if (lane == 0) part[buffer][r][warp] = sum;
         }
-        __syncthreads(); /* part is complete; its buffer is written again past the next barrier, when all have read
-                          * it */
+        __syncthreads(); /* after this `part`, the sums of each warp, is complete; its buffer is written again only
+                          * after the next barrier, when all warps have read it */
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float mean = warp_sum(lane < warps ? part[buffer][r][lane] : 0.0f) / (float)k.r.C;

@@ -7,7 +7,7 @@
 #include "core/kernel.cuh"
 
 /* The spans of memory of a launch, MOST at most, because a launch's parameters may take 4 KiB. Their work is cut into
- * units, blocks or tiles, which are numbered consecutively. The units of a piece begin at its first_unit. */
+ * units, blocks or tiles, which are numbered consecutively. The units of each span (piece) begin at its first_unit. */
 template <typename P, int MOST> struct Pieces {
     P        piece[MOST];
     int      count;
@@ -25,7 +25,7 @@ template <typename P, int MOST> DEVICE int piece_of(const Pieces<P, MOST> &all, 
     return low;
 }
 
-/* Whole f32 tensors as pieces. */
+/* A whole f32 tensor x [n] as one of the spans of a launch; its work units begin at number first_unit. */
 typedef struct { float *x; int64_t n; unsigned first_unit; } TensorPiece;
 typedef Pieces<TensorPiece, 160> TensorPieces;
 

@@ -8,7 +8,7 @@ enum { THREADS = 256 };
 
 typedef struct {
     int64_t   N, columns, T, first;
-    int       pairs, heads; /* pairs of a head; heads of a row */
+    int       pairs, heads; /* number of channel pairs that a head rotates, and of heads of q and k in a row */
     Positions at;
     float     direction; /* 1 to rotate, -1 to rotate back */
 } Rope;

@@ -10,8 +10,8 @@
 
 enum {
     SORT_BITS = 8, SORT_RADIX = 1 << SORT_BITS,
-    SORT_WARPS = SORT_RADIX / WARP,         /* one thread for each digit */
-    SORT_WARP_KEYS = 4 * WARP,              /* keys that a warp places, 32 at a time, in order */
+    SORT_WARPS = SORT_RADIX / WARP,         /* number of warps of a block: a thread for each value of a digit */
+    SORT_WARP_KEYS = 4 * WARP,              /* number of keys that a warp moves to the output, 32 at a time, in order */
     SORT_TILE = SORT_WARPS * SORT_WARP_KEYS,
     SORT_SCAN_THREADS = 1024
 };
@@ -89,7 +89,8 @@ KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *
         int      digit = has_key ? digit_of(token_in[first + i], shift) : 0;
         unsigned alike = lanes_alike(digit, has_key);
         if (has_key && lane == __ffs((int)alike) - 1) place[warp][digit] += __popc(alike);
-        __syncwarp(); /* another lane may add for this digit in the next iteration */
+        __syncwarp(); /* orders the addition before the next iteration, in which another lane may add to the same
+                       * count */
     }
     __syncthreads();
     int32_t next = counts[(int64_t)threadIdx.x * gridDim.x + blockIdx.x];
@@ -109,7 +110,7 @@ KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *
             out.token[to] = token;
             out.position[to] = position_in ? position_in[first + i] : (int32_t)(first + i);
         }
-        __syncwarp(); /* after this all lanes have read `place` */
+        __syncwarp(); /* after this all lanes have read `place`, which some of them change next */
         if (has_key && lane == __ffs((int)alike) - 1) place[warp][digit] += __popc(alike);
         __syncwarp();
     }

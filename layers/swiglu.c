@@ -46,7 +46,7 @@ SIMD_INLINE void swiglu_grad_row_of(DType type, void *dgate_up, const void *dy, 
 ACT_KERNEL(swiglu_grad_row, (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
            dgate_up, dy, gate_up, row, F)
 
-/* Computes a row of dgate_up, and the weight's gradient in *dweight. */
+/* Computes a row of dgate_up, and the gradient of the row's weight in *dweight. */
 SIMD_INLINE void expert_swiglu_grad_row_of(DType type, void *dgate_up, float *dweight, const void *dy,
                                            const void *gate_up, float weight, int64_t row, int64_t F) {
     int64_t gate = row * 2 * F, up = gate + F;

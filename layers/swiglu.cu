@@ -4,9 +4,10 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 128, PACKS = 2 }; /* packs of a thread, so that two loads of each array are in flight at once */
+enum { THREADS = 128, PACKS = 2 }; /* PACKS: number of packs (16 bytes) of a thread, so that two loads of each array are
+                                    * in flight at once */
 
-/* Returns the number of blocks for a row of F. */
+/* Returns the number of thread blocks for a row of F columns. */
 template <int W> __host__ __device__ constexpr int64_t row_blocks(int64_t F) {
     return (F + THREADS * PACKS * W - 1) / (THREADS * PACKS * W);
 }
@@ -86,7 +87,8 @@ void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
 
 /* --- weighted ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the assignment of a row. It is read again where it is needed, so that no register holds it through a loop. */
+/* Returns the assignment (of a token to an expert) of a row. It is read again where it is needed, so that no register
+ * holds it through a loop. */
 DEVICE int64_t assignment_of(const int32_t *order, int64_t row) { return order ? order[row] : row; }
 
 /* y = weight silu(gate) up. Each warp computes one row. grid ceil(R / (THREADS / WARP)), no shared memory. Bound by
@@ -115,7 +117,7 @@ KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, c
                                      const int32_t *order, int64_t R, int64_t F) {
     await_kernels();
     int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, gate = row * 2 * F;
-    if (row >= R) return; /* all lanes of a warp return together */
+    if (row >= R) return; /* all lanes of a warp have the same row, and return together */
     float w = weight[assignment_of(order, row)], sum = 0.0f;
     #pragma unroll 2
     for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
