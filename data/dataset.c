@@ -112,8 +112,8 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
     fail(EXIT_DATA, "%s: \"%s\" %s (%s)", key, pattern, wild ? "matches no file" : "does not exist", cure);
 }
 
-/* Returns 1 for tokens.json and the tokenizer files, which `tokenize` writes into the folder of its shards. Leaving
- * them out lets a pattern such as my/@ name only the shards. */
+/* Returns 1 for tokens.json and the tokenizer files, which `tokenize` writes into the folder of its shards. They are
+ * left out, so that "my/" with a star after it names only the shards. */
 static int is_beside_shards(const char *path) {
     static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME, "tokenizer.json", "vocab.json",
                                         "merges.txt"};
