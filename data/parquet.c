@@ -312,7 +312,8 @@ enum { BYTE_ARRAY = 6, OPTIONAL = 1 };
 typedef struct {
     char    name[NAME_CHARS];
     int     is_field;                    /* 1 if the name of the node is that of the wanted column */
-    int64_t type, repetition, children;  /* fields of SchemaElement in parquet.thrift; type: -1 for a group of columns */
+    /* fields of SchemaElement in parquet.thrift; type: -1 for a group of columns */
+    int64_t type, repetition, children;
     /* what the bytes of a value mean, in the older form (ConvertedType) and in the newer one (LogicalType); -1: not
      * given */
     int64_t converted, logical;
