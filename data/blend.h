@@ -1,16 +1,16 @@
 /* blend.h - computes from which source of a blend each sample of the global order is read.
  *
  * A blend is a list of shares: a source, its weight, and the number of tokens until which the share holds. Shares with
- * the same end are a stage. Stages follow each other, and the weights of each stage sum to 1. The rule depends only on
- * the global index, so every grid, every resume and every island gets the same samples.
+ * the same end are a stage. Stages follow each other, and the weights of each stage sum to 1. The source of a sample
+ * depends only on its global index. So it is the same for every grid of ranks, after every resume, and in every job
+ * that trains the model.
  *
  * The sources of a stage are the leaves of a Huffman tree of their weights. Of the first k samples that reach a node,
  * round(k f) go left, where f is the left side's share of the node's weight. So the source of a sample is computed
  * without the earlier samples and without a table. Each node rounds by at most half a sample. An inner node weighs at
  * most 2/3 of its parent, which keeps these errors from adding up. Of the first k samples of a stage, a source of
- * weight w gives w k with an error below 2; with two sources the error is at most 1/2. The rule of the largest deficit
- * has an error of at most 1, but needs all earlier samples.
- */
+ * weight w gives w k with an error below 2; with two sources the error is at most 1/2. Choosing the source with the
+ * largest deficit would have an error of at most 1, but needs all earlier samples. */
 #ifndef TRAIN_GPT_DATA_BLEND_H
 #define TRAIN_GPT_DATA_BLEND_H
 

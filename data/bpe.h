@@ -24,8 +24,8 @@ void bpe_add_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id
 void bpe_merge_all(Bpe *b);
 /* Encodes each piece of text that equals a token as that token, even if no merges make it ("ignore_merges"). */
 void bpe_take_whole(Bpe *b);
-/* Adds a special text, such as <|endoftext|>: it becomes this id wherever it occurs, before text is split. Returns 0 if
- * the id already belongs to another token. */
+/* Adds a special token, a text such as <|endoftext|>. It becomes this id wherever it occurs, before text is split.
+ * Returns 0 if the id already belongs to another token. */
 int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count);
 /* Makes the encoder search for the special token of this id in normalized text, where it is spelled as `form`. It does
  * so after it has found all other special tokens. */
@@ -51,7 +51,7 @@ uint64_t    bpe_merges_hash(Bpe *b);
 /* Returns a hash of the ids of special tokens, equal for any order in which they were added. If text is normalized, it
  * also includes the spelling of those that are searched in normalized text. */
 uint64_t    bpe_added_hash(const Bpe *b, int normalizes);
-int         bpe_missing_byte(const Bpe *b); /* returns a byte that has no token with only this byte, or -1 */
+int         bpe_missing_byte(const Bpe *b); /* returns a byte that is not a token by itself, or -1 */
 
 /* Encodes a piece of text (a word) of `count` bytes into ids [count]. Returns the number of ids. Not for two threads at
  * once, because it caches pieces. */

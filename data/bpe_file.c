@@ -45,7 +45,7 @@ void bpe_character(int byte, char out[4]) {
 /* Replaces characters by the bytes that they represent in vocab.json, in place. Returns the number of bytes, or -1 if a
  * character represents none. */
 static int64_t to_bytes(char *text, size_t count) {
-    static int16_t table[512]; /* byte that each character represents, -1 if none */
+    static int16_t table[512]; /* byte that each character represents in vocab.json, -1 if none */
     if (table['a'] == 0) {
         int next = 256;
         memset(table, 0xFF, sizeof table);

@@ -91,10 +91,10 @@ struct Documents {
 /* A source that is being read, and the sink that gets its text. judge() may have read the start of the text already to
  * detect the format. That start is returned first. */
 typedef struct {
-    const Documents *documents; /* borrowed */
-    Source          *source;    /* borrowed */
+    const Documents *documents; /* borrowed: all inputs and their options */
+    Source          *source;    /* borrowed: the input that is read */
     DocumentSink     sink;      /* gets the text; a function that is NULL is not called */
-    TextFile        *file;      /* owned */
+    TextFile        *file;      /* owned: reads the input as text */
     /* owned [room]: the first `helds` bytes of the text, which judge() has read; `given` of them have been returned */
     char            *held;
     size_t           helds, room, given;
@@ -511,8 +511,8 @@ static int is_unfinished(const char *name) {
     return length > 2 && name[0] == '#' && name[length - 1] == '#';
 }
 
-/* Leaves a file or folder out if a glob of skip= matches the last part of its path, or its path inside the folder that
- * the user named. The latter begins at byte `root`. Returns 1 if so. */
+/* Leaves a file or folder out if a glob of skip= matches the last part of its path. The glob may also match the path
+ * inside the folder that the user named, which begins at byte `root`. Returns 1 if so. */
 static int is_skipped(Documents *d, const char *path, size_t root) {
     char reason[NAME_CHARS];
     for (int i = 0; i < d->options.skips; i++) {
@@ -526,7 +526,8 @@ static int is_skipped(Documents *d, const char *path, size_t root) {
     return 0;
 }
 
-/* The chain of folders above a file, to detect a link to one of them, which would be followed for ever. */
+/* A folder, and in `above` the chain of folders that contain it. Serves to detect a link to one of them, which would be
+ * followed for ever. */
 typedef struct Above { const struct Above *above; dev_t device; ino_t inode; int depth; size_t root; } Above;
 
 static int add_file(Documents *d, const char *path, const char *typed, const struct stat *st, int is_named) {
@@ -633,7 +634,7 @@ static void leave_out_again(Documents *d) {
 
 const char *documents_input_name(const char *input) { return strcmp(input, "-") == 0 ? "standard input" : input; }
 
-/* Refuses keys that contradict each other, because one of them would be ignored silently. */
+/* Refuses options of the user that contradict each other, because one of them would be ignored silently. */
 static int check_options(const Documents *d) {
     const DocumentOptions *o = &d->options;
     if (o->field && o->format == FORMAT_TEXT)
@@ -798,8 +799,8 @@ static int refuse_invalid(const OpenSource *r, int64_t of) {
     if (s->format == FORMAT_PARQUET)
         return refuse(d, EXIT_DATA, s->name, ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: write the "
                       "column as UTF-8", wrong, all);
-    /* Any bytes are valid Latin-1, so a text in another script would be read without a fault. It is not suggested if
-     * too many bytes are above 127. */
+    /* 1 if the message suggests Latin-1. Any bytes are valid Latin-1, so text of another script would be read as
+     * Latin-1 without a fault. But in Latin-1 text few bytes are above 127. */
     const int may_be_latin1 = s->invalid * 4 < s->bytes;
     return refuse(d, EXIT_DATA, s->name, ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may "
                   "be: give the encoding it has, encoding=%sutf-16le, utf-16be, utf-32le or utf-32be (for another%s: "

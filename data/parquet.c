@@ -566,7 +566,7 @@ typedef struct { uint8_t *data; size_t room; } Buffer; /* owned: data [room]; gr
 typedef struct { const uint8_t *text; uint32_t bytes; } Entry;
 
 struct Parquet {
-    char         *path;                       /* owned */
+    char         *path;                       /* owned: path of the file, for messages */
     char          name[NAME_CHARS];           /* name of the column in quotes, for messages */
     int           fd;
     ParquetColumn column;

@@ -60,9 +60,8 @@ static int reads_word(const char **p, const char *word) {
     return 1;
 }
 
-/* Reads \s, \d, a general category such as
- *
- * {Lu}, or escaped punctuation at *p. *is_set is 1 if the escape matches several characters. */
+/* Reads \s, \d, a general category such as \p{Lu}, or escaped punctuation at *p. *is_set is 1 if the escape matches
+ * several characters. */
 static int reads_escape(const char **p, int *is_set) {
     static const char *const CATEGORIES[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",
                                              "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po",

@@ -49,7 +49,7 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
 void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose,
                                  const char *cure);
 void      tokenizer_destroy(Tokenizer *t);
-/* Writes the text of one token id, as a person reads it (see the head of this file). */
+/* Writes the text of one token id for people: control bytes as \xNN, an id without text as <id>. */
 void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
 /* Returns the id that ends a text, or -1 if there is none. TOKENIZER_IDS with the size of the GPT-2 vocabulary has the
  * id of GPT-2. */

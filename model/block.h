@@ -111,8 +111,8 @@ typedef struct {
     /* [own,C] [N,C] of the activation type: gradients of the residual stream and of a branch; backward begins with that
      * of the stream after the block and ends with that before it */
     Tensor dresidual, dbranch;
-    /* [H/t,N] f32: result of attention_delta, computed in the backward of the product after attention; none:
-     * attention's backward computes it */
+    /* [H/t,N] f32: for each row and head the sum of products of attention's output and its gradient (attention_delta).
+     * The backward of the product after attention computes it. none: attention's backward computes it. */
     Tensor delta;
     /* [ranks*N,2KV/t] of the activation type: keys and values of all context ranks, and the gradients of these */
     Tensor keys, dkeys;
@@ -189,11 +189,11 @@ void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, T
 void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy,
                             Tensor x, Tensor w);
 /* Runs linear_activation_backward for PRODUCT_DOWN. Returns the gradient of PRODUCT_UP's output: dpre, or in fp8 the
- * codes of dpre in the memory of x. */
+ * fp8 values of dpre in the memory of x. */
 Tensor product_activation_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
                                    Tensor x, Tensor pre, Tensor w);
 
-/* Runs attend_backward for the output of PRODUCT_QKV. Returns the gradient of that output: dqkv, or in fp8 its codes in
+/* Runs attend_backward for the output of PRODUCT_QKV. Returns the gradient of that output: dqkv, or its fp8 values in
  * the memory of dqkv. Sets *dbias to none if it has added the bias gradient. Otherwise the product has to add it. */
 Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
                                Tensor delta, Tensor qkv);
@@ -263,8 +263,10 @@ struct BlockKind {
     double norm_eps;
     /* 1: q, k and v are adjacent in memory and read as one matrix, and gate and up are another such matrix */
     int  joins_matrices;
-    int  has_delta;                        /* 1: the backward of the product after attention computes BlockRun.delta */
-    /* 1 if backward adds column sums to BlockRun.entry_sums, and uses exit_sums if they are set */
+    /* 1: the backward of the product after attention also computes BlockRun.delta */
+    int  has_delta;
+    /* 1 if backward adds the column sums of the residual stream's gradient to BlockRun.entry_sums, and uses exit_sums
+     * if they are set */
     int  has_biases;
     /* which side of a matrix belongs to a neuron: columns for matrices [in,out], rows for [out,in] */
     NeuronSide neurons;

@@ -11,8 +11,7 @@
 
 static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) : 1; }
 
-/* Number of rows of which the rows of a large chunk of logits are a multiple, so that all tiles of the product are
- * full. */
+/* The rows of a large chunk of logits are a multiple of this, so that all tiles of the product are full. */
 enum { HEAD_TILE = 128 };
 /* Bytes of logits that the classifier computes at once, a chunk. A chunk is so large that reading and writing the
  * head's gradient in fp32 costs little compared with the products of the chunk. A GPU's products are faster relative to

@@ -156,8 +156,8 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch w
  * others. */
 void gpt_set_offline(Gpt *g, int is_offline);
 
-/* Tokens of which the length of a sequence in sampling is a multiple, unless it is T. So there are few shapes, and a
- * dry run can try them all. */
+/* Sequences in sampling have lengths that are multiples of SAMPLE_STEP tokens, or T. So there are few shapes, and a dry
+ * run can try them all. */
 enum { SAMPLE_STEP = 32 };
 /* returns SAMPLE_STEP, or a multiple of it if tensor or context ranks divide the rows */
 int64_t gpt_sample_step(const Gpt *g);

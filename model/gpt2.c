@@ -11,9 +11,9 @@
 #define LAYERNORM_EPS 1e-5f
 
 typedef struct {
-    /* [C] [C] [C,3C] [3C] [C,C] [C] in this order */
+    /* [C] [C] [C,3C] [3C] [C,C] [C]: first norm, product for q, k and v, projection after attention */
     Tensor ln_1_w, ln_1_b, c_attn_w, c_attn_b, attn_proj_w, attn_proj_b;
-    /* [C] [C] [C,4C] [4C] [4C,C] [C] in this order */
+    /* [C] [C] [C,4C] [4C] [4C,C] [C]: second norm, the two products of the MLP */
     Tensor ln_2_w, ln_2_b, c_fc_w, c_fc_b, mlp_proj_w, mlp_proj_b;
 } BlockParams;
 

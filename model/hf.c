@@ -571,7 +571,7 @@ char *hf_plain_name(const char *name, char out[HF_NAME_BYTES]) {
 static const struct { const char *name; HfExtra is; } EXTRAS[] = {
     {"lm_head.weight", HF_HEAD},
     {"h.#.attn.bias", HF_NOTHING},        /* causal mask of attention, in old files */
-    {"h.#.attn.masked_bias", HF_NOTHING}, /* score that the mask writes, in old files */
+    {"h.#.attn.masked_bias", HF_NOTHING}, /* value that the mask gives to hidden scores, in old files */
     {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* tables of rotary angles, in old files of llama */
     {"rotary_emb.inv_freq", HF_NOTHING},
 };

@@ -16,9 +16,9 @@
 
 typedef struct {
     Tensor q_norm, k_norm;            /* [D] [D]: gains of the norms of each head of q and of k; only in Qwen3 */
-    Tensor norm_1, q, k, v, o;        /* [C] [Q,C] [KV,C] [KV,C] [C,Q] in this order */
-    Tensor norm_2, gate, up, down;    /* [C] [F,C] [F,C] [C,F] in this order */
-    ExpertParams experts;             /* in qwen3-moe instead of gate, up and down */
+    Tensor norm_1, q, k, v, o;        /* [C] [Q,C] [KV,C] [KV,C] [C,Q]: gain of the first norm, matrices of attention */
+    Tensor norm_2, gate, up, down;    /* [C] [F,C] [F,C] [C,F]: gain of the second norm, matrices of the MLP */
+    ExpertParams experts;             /* experts of qwen3-moe, which has no gate, up and down */
 } BlockParams;
 
 /* Activations of a block. A micro-batch has N = B*T rows. Each of t tensor ranks has n = N/t rows of the residual
@@ -40,7 +40,8 @@ typedef struct {
     /* [N,F/t] of the activation type: output of SwiGLU, the input of down */
     Tensor swiglu;
     Tensor dqkv, dswiglu;             /* [N,QKV/t] [N,F/t] of the activation type: gradients of qkv and swiglu */
-    ExpertActs experts;               /* in qwen3-moe instead of gate_up, swiglu and dswiglu */
+    /* activations of experts in qwen3-moe, which has no gate_up, swiglu and dswiglu */
+    ExpertActs experts;
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)

@@ -71,7 +71,7 @@ struct Optimizer {
     int        states;
     /* owned: assignments of whole matrices to the ranks that update them; used if kind->update_matrices */
     Matrices   matrices, expert_matrices;
-    Shards    *shards;                   /* borrowed                                                    */
+    Shards    *shards;                   /* borrowed: parameters and gradients of this rank */
     Tensor     state[OPTIMIZER_MOST_STATES]; /* [shards_state_elems] f32; fewer by shards_matrix_elems if no_matrices */
     /* owned [spans + 1]: number of matrix elements before each span (part of a parameter), which states with
      * no_matrices omit */
@@ -131,11 +131,10 @@ void optimizer_numbers(const Optimizer *o, Stream *s, int hashes);
 
 void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
 
-/* Gives experts equal shares of the tokens, by a bias that is added to the router's scores when experts are chosen. An
- * expert's share of assignments is compared after each step. The bias falls by balance_rate for an expert with more
- * than its share, and rises by balance_rate for one with less. Wang et al., arXiv:2408.15664. The bias is one of the
- * parameters. Its gradient is always zero, so the update does not change it. Call it after optimizer_update and before
- * the weights are published.
+/* Gives experts equal shares of the tokens, by a bias that is added to the router's scores when experts are chosen.
+ * After each step the bias falls by balance_rate for an expert with more than its share of the assignments. It rises by
+ * balance_rate for one with less. Wang et al., arXiv:2408.15664. The bias is one of the parameters. Its gradient is
+ * always zero, so the update does not change it. Call it after optimizer_update and before the weights are published.
  * counts [n_layer * E]: assignments of the step, summed over all ranks; NULL in a dry run. Does nothing in models
  * without such a bias. */
 void experts_balance(Optimizer *o, Stream *s, const int64_t *counts);

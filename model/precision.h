@@ -18,7 +18,7 @@ typedef enum {
 
 typedef struct {
     DType       act;    /* type of activations and of working weights              */
-    MathMode    math;   /* mode of fp32 matrix products                            */
+    MathMode    math;   /* how fp32 matrix products are computed, for example in tf32 */
     /* value of the option `precision`, "fp32" to "fp8", or what `auto` has selected; with fp8 only products of blocks
      * are fp8, and activations are bf16 */
     const char *name;

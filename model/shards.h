@@ -209,7 +209,7 @@ int         shards_gathers(const Shards *z);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
-/* returns how many elements of masters this rank has; each state (moment) has as many */
+/* returns how many elements of masters this rank has; each state (moment) has at most as many */
 int64_t shards_state_elems(const Shards *z);
 /* returns the index of a span's first element among this rank's masters; a span is a part of a parameter */
 int64_t shards_state_at(const Shards *z, Span span);
