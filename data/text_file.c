@@ -343,7 +343,7 @@ struct TextFile {
     /* borrowed [memory_bytes]: a file in memory, of which memory_at bytes are used; NULL if fd is read instead */
     const char  *memory;
     size_t       memory_bytes, memory_at;
-    Unpack      *packed;       /* owned; NULL if the file is not packed */
+    Unpack      *packed;       /* owned: unpacks the file; NULL if it is not packed */
     Packing      packing;
     char         raw[TEXT_FILE_START]; /* [raws] bytes at the start of the packed file; raw_at of them are used */
     size_t       raws, raw_at;
@@ -587,8 +587,8 @@ TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
 
 #define TAR "a tar archive: $ tar -xf PACKED unpacks it"
 
-/* When the first bytes of a file prove another format. IF_BINARY: a text could begin with them, so they count only if
- * the start of the file has too many control bytes for a text. */
+/* Which files these first bytes identify. ALWAYS: all. IF_BINARY: only those whose start has too many control bytes for
+ * a text, because a text could begin with the same bytes. */
 enum { ALWAYS, IF_BINARY };
 /* clang-format off */
 static const struct { const char *start; size_t bytes, at; int when; TextKind kind; const char *what; } OTHERS[] = {
