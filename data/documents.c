@@ -32,8 +32,7 @@ enum {
     NAME_CHARS = 1024,
     REFUSED_CHARS = 800,
     /* TRIAL_BYTES: bytes that are read of a pipe before its format is judged. If a file of rows is refused, as many
-     * bytes of each of the next TRIAL_FILES files are read, so that the message also names those that would be
-     * refused. */
+     * bytes of each of the next TRIAL_FILES files are read. The message then also names those that would be refused. */
     TRIAL_BYTES = 1 << 20,
     TRIAL_FILES = 1000
 };

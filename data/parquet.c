@@ -248,7 +248,7 @@ static int unpack_zstd(const uint8_t *packed, size_t packed_bytes, uint8_t *out,
     return ZSTD_decompress(out, bytes, packed, packed_bytes) == bytes;
 }
 
-/* The codecs, by their number in parquet. `most` is the most bytes that one packed byte can become, or 0 for a codec
+/* The codecs, by their number in parquet. `most` is the most bytes that one packed byte can become. It is 0 for a codec
  * that is not read. A snappy copy makes 64 bytes from 3, deflate 258 bytes from 2 bits, a zstd block 128 KiB from 4
  * bytes. */
 static const struct {

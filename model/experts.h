@@ -86,8 +86,8 @@ typedef struct ExpertRanks {
     int          rounds;            /* largest number of rounds of a backward since the caller last set it to 0 */
 } ExpertRanks;
 
-/* Returns how many rows a rank's experts compute at once: `capacity` times the even share of rows, but at most the rows
- * that all `ranks` ranks can send. */
+/* Returns how many rows a rank's experts compute at once. It is `capacity` times the even share of rows, but at most
+ * the rows that all `ranks` ranks can send. */
 int64_t      expert_room(int64_t even, double capacity, int64_t ranks);
 /* Makes the state of the ranks that divide the experts. rows: how many rows (assignments of tokens to experts) one rank
  * has. ExpertRanks.room becomes `capacity` times `rows`, as expert_room computes it. */

@@ -49,8 +49,8 @@ Activation hf_config_activation(const cJSON *config, const char *path, int arch)
  * tied. */
 void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, int has_head);
 
-/* Copies the name of a tensor without the parts that other programs add and that carry no meaning: "transformer.",
- * "model.", "module.", "language_model.", "_orig_mod." and similar ones. Returns out. */
+/* Copies the name of a tensor without parts that other programs add and that carry no meaning. Such parts are
+ * "transformer.", "model.", "module.", "language_model.", "_orig_mod." and similar ones. Returns out. */
 enum { HF_NAME_BYTES = 256 };
 char *hf_plain_name(const char *name, char out[HF_NAME_BYTES]);
 /* What a tensor in a file is, by its plain name (hf_plain_name). HF_ROW: a parameter of the model. HF_HEAD: the output
@@ -69,8 +69,8 @@ double hf_softcap_of(const cJSON *config, const char *path);
  * of `sample` is in `given`, which ends with NULL, are left out, because the user has set them. is_own_file is 0 if
  * config is a config.json without a generation_config.json beside it. */
 char *hf_generation_unused(const cJSON *config, const char *const *given, int is_own_file);
-/* Returns the name of the member of config.json that has the value of a config key for this kind of model:
- * "num_hidden_layers" for "model.n_layer" in llama. Returns NULL if there is none. */
+/* Returns the name of the member of config.json that has the value of a config key for this kind of model. In llama it
+ * is "num_hidden_layers" for "model.n_layer". Returns NULL if there is none. */
 const char *hf_member_of(int arch, const char *option);
 /* Returns the member of a config.json that has the value of the config key `option`, or NULL if it is missing. Exits
  * with 65 if it is there under two names with different values. */

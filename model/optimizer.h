@@ -2,8 +2,7 @@
  * optimizers. This memory has masters, the fp32 copies of the weights, and states, such as moments.
  *
  * The working copy is the weights that the model computes with. If it is fp32, it is the master, too. The states of a
- * kind of optimizer are a list, so that memory, checkpoints, the plan and the estimate of disk space can loop over
- * it. */
+ * kind of optimizer are a list. Memory, checkpoints, the plan and the estimate of disk space loop over it. */
 #ifndef TRAIN_GPT_MODEL_OPTIMIZER_H
 #define TRAIN_GPT_MODEL_OPTIMIZER_H
 

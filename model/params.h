@@ -117,9 +117,9 @@ static inline int model_view_bucket(ModelShape s, int bucket) {
     return bucket < first_of_experts ? bucket : 1 + bucket - first_of_experts;
 }
 
-/* Returns the model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T with causal attention, L layers and
- * Q columns of queries. P counts the elements of all parameters except a wte that is not also the head; of the experts
- * it counts only those that one token uses. */
+/* Returns the model FLOPs of one trained token at sequence length T. They are 6 P + 6 L Q T with causal attention, L
+ * layers and Q columns of queries. P counts the elements of all parameters except a wte that is not also the head. Of
+ * the experts it counts only those that one token uses. */
 double model_flops_per_token(ModelShape shape, int64_t T);
 /* holds a text such as "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
 typedef struct { char text[320]; } ShapeText;

@@ -238,8 +238,8 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
 
 /* --- before the first message ------------------------------------------------------------------------------------- */
 
-/* Returns whether the work list has a backward of this part with this tape (buffer for activations) that adds to
- * gradients (adds = 1), or that sets them (adds = 0). */
+/* Returns whether the work list has a backward of this part with this tape (buffer for activations). adds: 1 for a
+ * backward that adds to gradients, 0 for one that sets them. */
 static int has_backward(const WorkList *list, int part, int tape, int adds) {
     for (int64_t i = 0; i < list->count; i++) {
         Work w = list->work[i];

@@ -130,8 +130,8 @@ static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec
 
 /* --- gradients in the order of a tree ----------------------------------------------------------------------------- */
 
-/* Adds the gradients of a micro-batch to the partial sums of the tree that they complete, or copies them to a buffer if
- * they complete none. Not used for the last micro-batch of this rank. A sum may overwrite either operand, because a + b
+/* Adds the gradients of a micro-batch to the partial sums of the tree that they complete. If they complete none, copies
+ * them to a buffer. Not used for the last micro-batch of this rank. A sum may overwrite either operand, because a + b
  * has the bits of b + a. */
 static void order_keep(GradOrder *t, Stream *s) {
     /* a rank without buffers has one micro-batch in a step; an earlier one only serves to time products */
@@ -432,8 +432,8 @@ static Tensor end_row(const Shards *z, int bucket, int is_last) {
 }
 
 /* Returns the gradient of the parameter that backward completes last. A NaN from anywhere in backward is visible in it.
- * On the first stage it is the last parameter of bucket 0 (positions, if there are any), on a later stage the first
- * parameter of a block, its norm. */
+ * On the first stage it is the last parameter of bucket 0 (positions, if there are any). On a later stage it is the
+ * first parameter of a block, its norm. */
 static Tensor check_row(const Shards *z) { return end_row(z, first_own(z), first_own(z) == 0); }
 
 void shards_begin(Shards *z, Stream *s) {
