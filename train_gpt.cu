@@ -33,11 +33,12 @@ static Batch next_batch(void *run) {
     return loader_next(r->loader, &r->model->stream, NULL);
 }
 
-/* Runs forward and backward for the micro-batches of this step. Afterwards each rank has the sum over micro-batches and
- * ranks in its pieces (ZeRO shards) of the gradients. */
+/* Runs forward and backward for all micro-batches of this step. Afterwards each rank has its pieces (ZeRO shards) of
+ * the gradients, summed over micro-batches and ranks. */
 static void compute_gradients(Run *r) {
     Model *m = r->model;
-    /* gradients of the mean loss over the global batch, multiplied by the loss scale */
+    /* factor of the loss of each token: gradients become those of the mean loss over the global batch, times the loss
+     * scale */
     float  token_weight = (float)(r->state.loss_scale.scale / (double)r->config->batch.global_tokens);
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
@@ -46,7 +47,8 @@ static void compute_gradients(Run *r) {
     shards_finish(m->shards, &m->stream);
 }
 
-/* Callbacks with which guard_step computes a step again from the same batches. */
+/* Functions that guard_step calls to compute a step again from the same batches: they move the data back, and wait for
+ * them. */
 static void rewind_batches(Run *r, int64_t step) {
     r->between.began_ms = clock_ms();
     loader_seek(r->loader, run_position(r, step).samples);
@@ -62,15 +64,16 @@ static void report_saved(Run *r, double ms) {
                   (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver));
 }
 
-/* Ends the job with exit 76, because the weights are wrong. First finishes the save in flight, which holds good
- * weights. Removes the copies in memory, which may hold wrong ones. */
+/* Ends the job with exit code 76, because the weights are wrong. First finishes the save that is being written, which
+ * holds good weights. Removes the copies of the training state in host memory, which may hold wrong weights. */
 static NORETURN void stop_with(Run *r, const char *reason) {
     report_saved(r, saver_finish(r->saver));
     memory_copies_end(r->copies);
     fail(EXIT_NUMERIC, "%s", reason);
 }
 
-/* Goes back to the newest checkpoint because step `step` has failed. Returns the step of the checkpoint. */
+/* Goes back to the newest checkpoint, because the step with index `step` (from 0) has failed. Returns the step of the
+ * checkpoint. */
 static int64_t roll_back(Run *r, int64_t step) {
     report_saved(r, saver_finish(r->saver));
     int64_t to = run_roll_back(r, step);
@@ -114,19 +117,21 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
     return m;
 }
 
-/* Makes one optimizer step over batch.global_tokens tokens. All ranks call it together. step counts from 0. Returns
- * the number of completed steps: step + 1, or fewer after a rollback, which leaves *m unset. */
+/* Makes one optimizer step over batch.global_tokens tokens. All ranks call it together. step: number of steps completed
+ * before. Returns the number completed afterwards: step + 1, or fewer after a rollback to a checkpoint, which leaves *m
+ * unset. */
 static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     Model *model = r->model;
     char   said[GUARD_SAID];
-    /* scale: the loss scale, a factor of the gradients in this step */
+    /* scale: the loss scale, by which the gradients of this step are multiplied */
     double began_ms = clock_ms(), scale = r->state.loss_scale.scale;
-    groups_forget_times(&r->groups);                                 /* drops the times of evaluations and saves */
+    groups_forget_times(&r->groups);                                 /* so that evaluations and saves do not count */
     r->between = (Between){.began_ms = began_ms};
     model->shards->hashes_own = guard_verify_due(r->config, step);
 
     compute_gradients(r);                                            /* forward, backward, reduction */
-    /* sums the loss, the norm and the requests over the ranks, in the only reduction of scalars */
+    /* sums the loss, the gradient norm and the requests to stop or save over the ranks, in the only reduction of
+     * scalars */
     StepNumbers n = reduce_numbers(r, step);
     Again       again = {rewind_batches, compute_gradients, reduce_numbers, has_time, r};
     GuardAct    act = guard_step(&r->state.guard, &r->state.loss_scale, r->numerics.act, r->config, r->comm, step, &n,
@@ -137,7 +142,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
         case GUARD_ROLLBACK: return roll_back(r, step);
         case GUARD_SKIP:     metrics_skipped(r->metrics, step + 1, said); break;
         case GUARD_UPDATE:
-            fp8_steps_accept(&r->fp8, model);                        /* sets the scales of the next step */
+            fp8_steps_accept(&r->fp8, model);                        /* sets the fp8 scales of the next step */
             if (rounds_send_gradients(r)) break;                     /* the server updates the weights */
             optimizer_update(&model->optimizer, &model->stream, optimizer_step_at(r, step),
                              (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
@@ -153,8 +158,8 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
 
 static int is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* Generates a text with the model on all ranks, so that none waits in silence. Rank 0 prints it. Returns 0 if a request
- * to stop cut the text short. */
+/* Generates a text with the model on all ranks, so that the watchdog sees progress on each. Rank 0 prints the text.
+ * Returns 0 if a request to stop cut the text short. */
 static int sample_now(Run *r, int64_t step) {
     shards_need_all(r->model->shards);
     requests_begin(&r->requests);
@@ -168,8 +173,8 @@ static int sample_now(Run *r, int64_t step) {
     return text != NULL;
 }
 
-/* Starts a save: copies the state, and the files are written while training continues. Exit 76 if ranks hold different
- * weights, or if replicas hold different pieces of the state. */
+/* Starts a save: copies the training state, whose files are then written while training continues. Exits with 76 if
+ * ranks hold different weights, or if replicas hold different pieces of masters and moments. */
 static void save_now(Run *r, int64_t step) {
     char said[GUARD_SAID], fault[METRICS_FAULT_BYTES] = "";
     shards_need_all(r->model->shards);
@@ -177,8 +182,8 @@ static void save_now(Run *r, int64_t step) {
         !guard_compare(r->comm, step, run_hash_replicas(r), shards_state_is_shared(r->model->shards), said))
         stop_with(r, said);
     if (r->groups.replicas) {
-        /* Only the ranks that hold one piece find out that its copies differ. comm_any_fault sends the fault to all
-         * ranks, and rank 0 prints it. */
+        /* Only the ranks that hold copies of the same piece find out that the copies differ. comm_any_fault sends the
+         * fault to all ranks, and rank 0 prints it. */
         char differ[MANIFEST_FAULT_BYTES] = "";
         if (!guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said))
             snprintf(differ, sizeof differ, "%s", said);
@@ -190,7 +195,8 @@ static void save_now(Run *r, int64_t step) {
     saver_start(r->saver, step, logged ? NULL : fault);
 }
 
-/* Logs a step on rank 0. Redraws loss.svg about fifty times a run. An evaluation redraws it, too. */
+/* Logs the metrics of a step on rank 0. Draws the picture loss.svg again about fifty times in a run; evaluations also
+ * draw it. */
 static void log_step(Run *r, StepMetrics *m) {
     if (!run_is_rank0(r)) return;
     if (lock_is_lost(r->lock)) lock_fail(r->lock); /* another job has locked the folder: nothing more is logged */
@@ -207,11 +213,12 @@ static void log_step(Run *r, StepMetrics *m) {
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-/* Progress of this process: steps done and steps to do, and the work that is due between steps. */
+/* Progress of the training in this process: steps done and to do, and the work that is due between steps. */
 typedef struct {
-    int64_t     step, last; /* completed steps; number of completed steps at which this process ends */
-    int         eval;       /* kinds of evaluation that are due after `step` and not done (run/evaluate.h) */
-    int         save;       /* a save was requested; a rollback keeps the request */
+    int64_t     step, last; /* number of completed steps now, and the number at which this process ends */
+    /* set of the kinds of evaluation that are due after `step` and not done yet (run/evaluate.h) */
+    int         eval;
+    int         save;       /* 1: a user has requested a save; a rollback keeps the request */
     StepMetrics metrics;    /* metrics of the last step */
 } Course;
 
@@ -222,8 +229,8 @@ static void evaluate_due(Run *r, Course *c) {
     b->stop |= c->eval != 0;
 }
 
-/* Does what is due after a step: reports copies in memory and saves, evaluates, prints a sample, copies and saves the
- * state. Sets r->between.stop if a request to stop cut one of these short. */
+/* Does what is due after a step. Reports saves, and copies of the training state in host memory. Evaluates, prints a
+ * sample, and starts such a copy or a save. Sets r->between.stop if a request to stop cut one of these short. */
 static void after_step(Run *r, Course *c) {
     const Config *config = r->config;
     Between      *b = &r->between;
@@ -241,7 +248,8 @@ static void after_step(Run *r, Course *c) {
     if (is_due(c->step, config->checkpoint.every) || c->save) save_now(r, c->step), c->save = 0;
 }
 
-/* Prints the last lines of a run that has trained, and removes its request files. Returns the exit code. */
+/* Prints the last lines of a run, and removes the files by which users request a stop or a save. Returns the exit
+ * code. */
 static int last_lines(Run *r, const Course *c) {
     const char *line = "stopped at step %lld of %lld, saved; the same command goes on from here";
     int64_t     steps = r->config->run.steps;
@@ -259,7 +267,7 @@ static int last_lines(Run *r, const Course *c) {
     return is_complete ? EXIT_DONE : EXIT_STOPPED;
 }
 
-/* Ends a run that is complete at its start. A requeued job that is already at run.stop_step ends here, too. */
+/* Ends a run that is complete at its start. A job that was requeued although it is at run.stop_step ends here, too. */
 static int nothing_to_do(Run *r, const Course *c) {
     int is_early = c->step < r->config->run.steps;
     if (run_is_rank0(r))
@@ -270,7 +278,7 @@ static int nothing_to_do(Run *r, const Course *c) {
     return EXIT_DONE;
 }
 
-/* Trains from c->step to c->last, or until a request to stop, and saves. Returns the exit code. */
+/* Trains from c->step to c->last completed steps, or until a request to stop. Then saves. Returns the exit code. */
 static int train(Run *r, Course *c) {
     Between *b = &r->between;
     run_begin(r);
@@ -284,18 +292,20 @@ static int train(Run *r, Course *c) {
         watchdog_started(r->watchdog);
         c->save |= b->save;
         c->step = after;
-        /* after a rollback nothing that the ranks agreed on holds any more; the next step reads the requests again */
+        /* after a rollback nothing that the ranks agreed on holds any more, so the step that follows reads the requests
+         * again */
         if (after <= before) {
             *b = (Between){0};
             continue;
         }
         log_step(r, &c->metrics);
         c->step = rounds_step(r, after, c->metrics.loss);
-        if (c->step > before) after_step(r, c); /* otherwise the step belongs to a round that is trained again */
+        /* otherwise the step belongs to a round of an island (a job that trains with others) which is trained again */
+        if (c->step > before) after_step(r, c);
     }
     rounds_leave(r, c->step);
     int is_saved = (r->resumed.ranks > 0 && r->resumed.step == c->step) || saver_step(r->saver) == c->step;
-    /* saved even before the first step, because exit code 75 promises a checkpoint */
+    /* saves even before the first step, because exit code 75 promises a checkpoint */
     if (!is_saved) save_now(r, c->step);
     report_saved(r, saver_finish_last(r->saver));
     rounds_end(r);

@@ -21,11 +21,11 @@ int blend_source(const char *const *path, int i) {
 int blend_sources(const char *const *path, int count) {
     int sources = 0;
     for (int i = 0; i < count; i++)
-        if (blend_source(path, i) == sources) sources++; /* share i is the first one of its source */
+        if (blend_source(path, i) == sources) sources++; /* counts a source at its first share */
     return sources;
 }
 
-/* Returns how many of the first k samples that reach a node go to its left child. */
+/* Returns how many of the first k samples that reach a node of the tree of sources go to its left child. */
 static int64_t left_of(const BlendNode *node, int64_t k) {
     unsigned __int128 left = (unsigned __int128)(uint64_t)k * node->left_part;
     return (int64_t)((left + ((unsigned __int128)1 << (PART_BITS - 1))) >> PART_BITS);
@@ -35,7 +35,8 @@ static int64_t left_of(const BlendNode *node, int64_t k) {
 
 typedef struct { double weight; int side; } Branch;
 
-/* Removes the branch of least weight from the list and returns it. Of equally light branches it is the first. */
+/* Removes the lightest branch (a source, or a subtree of sources) from the list and returns it. Among equally light
+ * branches it is the first. */
 static Branch take_lightest(Branch *list, int *count) {
     int at = 0;
     for (int i = 1; i < *count; i++)
@@ -99,7 +100,8 @@ BlendPlace blend_at(const Blend *b, int64_t g) {
 
 void blend_count(const Blend *b, int64_t g, int64_t *count) {
     const BlendStage *stage = stage_of(b, g);
-    int64_t           reach[BLEND_SOURCES]; /* samples that reach each node */
+    /* [nodes] how many of the samples before g in this stage reach each node of the tree of sources */
+    int64_t           reach[BLEND_SOURCES];
     memcpy(count, stage->before, sizeof *count * (size_t)b->sources);
     if (stage->root < 0) count[~stage->root] += g - stage->first;
     else                 reach[stage->root] = g - stage->first;

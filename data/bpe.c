@@ -1,4 +1,4 @@
-/* bpe.c - see bpe.h. First the vocabulary and encoding by it, then learning one. */
+/* bpe.c - see bpe.h. First the vocabulary and encoding by it, then learning a vocabulary. */
 #include "data/bpe.h"
 
 #include <stdlib.h>
@@ -12,20 +12,20 @@ static const char MEMORY[] = "a tokenizer", LEARNING[] = "learning a vocabulary"
 
 /* --- texts found by their bytes ----------------------------------------------------------------------------------- */
 
-/* The text of a token or a word: bytes [at, at + bytes) of the pool. count: occurrences of a word. is_there: 0 for an
- * id without a token. is_apart: 1 for a special token, which is not found by its bytes. */
+/* The text of a token or a word: bytes [at, at + bytes) of Texts.pool. count: occurrences of a word. is_there: 0 for an
+ * id without a token. is_apart: 1 for a special token, which is not in the hash table of texts. */
 typedef struct { size_t at; uint32_t bytes; uint8_t is_there, is_apart; int64_t count; } Text;
 
 typedef struct {
-    char    *pool;                 /* owned: bytes of the texts */
+    char    *pool;                 /* owned: bytes of all texts, one text after another */
     size_t   pool_bytes, pool_room;
     Text    *text;                 /* owned [room]: the text of each id or word */
     size_t   texts, room;
-    int32_t *place;                /* owned [places]: hash table from the bytes of a text to its index + 1 */
+    int32_t *place;                /* owned [places]: hash table from the bytes of a text to its index + 1; 0: free */
     size_t   places;
 } Texts;
 
-/* Returns the place of these bytes in the hash table, or the free place where they belong. */
+/* Returns the place in the hash table of the text with these bytes, or the free place where it belongs. */
 static size_t place_of(const Texts *t, const void *bytes, size_t count) {
     size_t at = XXH3_64bits(bytes, count) & (t->places - 1);
     for (; t->place[at]; at = (at + 1) & (t->places - 1)) {
@@ -35,7 +35,7 @@ static size_t place_of(const Texts *t, const void *bytes, size_t count) {
     return at;
 }
 
-/* Makes the hash table anew with this number of places. Returns the number of texts in it. */
+/* Makes the hash table of texts anew with `places` places. Returns the number of texts in it. */
 static size_t enter_all(Texts *t, size_t places, const char *what) {
     size_t entered = 0;
     free(t->place);
@@ -50,7 +50,7 @@ static size_t enter_all(Texts *t, size_t places, const char *what) {
     return entered;
 }
 
-/* Appends bytes to the pool. Returns their place in it. */
+/* Appends the bytes of a text to the pool, which holds all texts. Returns the index of the first one in the pool. */
 static size_t put_bytes(Texts *t, const void *bytes, size_t count, const char *what) {
     if (t->pool_bytes + count > t->pool_room) {
         t->pool_room = 2 * (t->pool_bytes + count) + 4096;
@@ -65,29 +65,31 @@ static void free_texts(Texts *t) { free(t->pool), free(t->text), free(t->place);
 
 /* --- the vocabulary ----------------------------------------------------------------------------------------------- */
 
-/* the text is bytes [at, at + bytes) of the pool */
+/* a special token; its text, as the encoder searches for it, is bytes [at, at + bytes) of the pool of Bpe.token */
 typedef struct { int32_t id; BpeForm form; size_t at, bytes; } Special;
-/* pair: left id << 32 | right id; rank -1: a free place of the table */
+/* A merge of two tokens into token `id`. pair: left id << 32 | right id. Merges of lower rank are applied first. rank
+ * -1: a free place of the hash table. */
 typedef struct { uint64_t pair; int32_t rank, id; } Merge;
 
-/* Cache of encoded pieces and their ids. Each place of the table holds one piece. Most of a text consists of a few
- * thousand words. */
+/* Cache of encoded pieces (words) of text and their ids. Each place of the hash table holds one piece. It serves most
+ * of a text, which consists of a few thousand words. */
 enum { WORDS = 1 << 17, WORD_BYTES = 24, WORD_IDS = 8 };
 typedef struct { uint8_t bytes, ids; char text[WORD_BYTES]; int32_t id[WORD_IDS]; } Cached;
 
 struct Bpe {
-    Texts    token;                                  /* the token of each id */
-    size_t   entered;                                /* tokens in the hash table of texts */
+    Texts    token;                                  /* bytes of the token of each id */
+    size_t   entered;                                /* number of tokens in the hash table of `token` */
     Merge   *merge;                                  /* owned [merge_places]: hash table of merges by their pair */
     size_t   merge_places, merges;
     int32_t  byte_id[256];
     int      takes_whole, specials;
-    Special *special;                                /* owned: the special texts */
-    /* [form][byte]: 1 if an added token of this form begins with this byte */
+    Special *special;                                /* owned [specials]: the special tokens */
+    /* [form][byte]: 1 if a special token of this BpeForm begins with this byte */
     uint8_t  starts_special[2][256];
     size_t   longest_special[2];
-    Cached    *word;                                   /* owned [WORDS]: the cache; NULL before the first piece */
-    /* owned: scratch for the piece that is being encoded: its list of symbols and its heap */
+    /* owned [WORDS]: cache of encoded pieces; NULL before the first piece */
+    Cached    *word;
+    /* owned: scratch memory for the piece that is being encoded: its list of symbols and its heap of merges */
     int32_t *links;
     size_t   links_room;
 };
@@ -110,7 +112,7 @@ static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count, int i
     size_t at = (size_t)id;
     if (at >= t->room) {
         size_t room = id < 1024 ? 1024 : id < BPE_MOST_IDS / 2 ? 2 * at : BPE_MOST_IDS;
-        /* if ids are far apart, only the memory pages of used ids are touched */
+        /* from xcalloc, so if ids are far apart, only the memory pages of used ids are touched */
         Text  *grown = xcalloc(room, sizeof *grown, MEMORY);
         if (t->room > 0) memcpy(grown, t->text, sizeof *grown * t->room);
         free(t->text);
@@ -264,11 +266,13 @@ int64_t bpe_merges(const Bpe *b, int32_t **pair) {
 
 /* --- candidates for the next merge -------------------------------------------------------------------------------- */
 
-/* A heap of candidates. The first one has the least order. Of equal orders it has the least pair. */
+/* A candidate for the next merge, and a heap of candidates. The first one of the heap has the least order. Among equal
+ * orders it has the least pair. */
 typedef struct { uint64_t order, pair; } Candidate;
 typedef struct { Candidate *at; size_t count; } Heap;
 
-/* Compares order and pair as one number, because a branch costs 12 % of the time to encode rare words. */
+/* Returns whether candidate a comes before b. Compares order and pair as one number, because a branch costs 12 % of the
+ * time to encode rare words. */
 static int is_before(Candidate a, Candidate b) {
     return ((unsigned __int128)a.order << 64 | a.pair) < ((unsigned __int128)b.order << 64 | b.pair);
 }
@@ -293,9 +297,9 @@ static Candidate pop(Heap *h) {
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
-/* A piece that is being merged. Symbol i of the piece is id[i]; its neighbours are before[i] and after[i], -1 at the
- * ends. id -1: the symbol was joined to the one before. The heap has the possible merges: order is rank << 32 | place,
- * and pair the id to the right of the place. */
+/* A piece of text that is being merged. Symbol i has the id id[i], and its neighbours are before[i] and after[i], -1 at
+ * the ends. id -1: the symbol was joined to the one before it. heap: the possible merges. The order of a merge is its
+ * rank << 32 | index of its left symbol. Its pair is the id of the right symbol. */
 typedef struct { int32_t *id, *before, *after; Heap heap; } Piece;
 
 static void consider(const Bpe *b, Piece *p, int32_t place) {
@@ -305,10 +309,11 @@ static void consider(const Bpe *b, Piece *p, int32_t place) {
     if (m->rank >= 0) push(&p->heap, (Candidate){(uint64_t)m->rank << 32 | (uint32_t)place, (uint32_t)p->id[after]});
 }
 
-/* Merges a piece into ids and returns their number. If last is not NULL it gets the left and right id of the last
- * merge. */
+/* Encodes a piece of text by merges. Writes its ids and returns their number. If last is not NULL, it gets the left and
+ * right id of the last merge. */
 static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids, int32_t last[2]) {
-    if (4 * count * 4 + 64 > b->links_room) { /* space for three lists, and for a heap of at most 3 candidates a byte */
+    /* space for three lists of symbols, and for a heap of at most 3 candidates for each byte */
+    if (4 * count * 4 + 64 > b->links_room) {
         b->links_room = 16 * count + 4096;
         b->links = xrealloc(b->links, sizeof *b->links * b->links_room, MEMORY);
     }
@@ -322,7 +327,7 @@ static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids, 
     while (p.heap.count > 0) {
         Candidate c = pop(&p.heap);
         int32_t   place = (int32_t)(uint32_t)c.order, right = p.after[place], right_id = (int32_t)(uint32_t)c.pair;
-        /* the candidate is out of date: one of its symbols has been joined to a neighbour since */
+        /* skips a candidate that is out of date, because one of its symbols has been joined to a neighbour since */
         if (p.id[place] < 0 || right < 0 || p.id[right] != right_id) continue;
         const Merge *m = merge_place(b, pair_of(p.id[place], right_id));
         if (m->rank != (int32_t)(c.order >> 32)) continue;
@@ -403,7 +408,9 @@ uint64_t bpe_merges_hash(Bpe *b) {
 
 int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count, SplitEnd end, size_t *at,
                      size_t *bytes, int32_t *id) {
-    size_t cut = count; /* first place where a special text may begin that the end of the text cuts */
+    /* index of the first byte that may begin a special token which the end of the text cuts off; count if there is
+     * none */
+    size_t cut = count;
     for (size_t i = 0; b->longest_special[form] && i < count && cut == count; i++) {
         if (!b->starts_special[form][(uint8_t)text[i]]) continue;
         *bytes = 0;
@@ -423,26 +430,27 @@ int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count,
 
 /* --- learning ----------------------------------------------------------------------------------------------------- */
 
-/* Most bytes of a counted word. A longer word is counted in slices, so it cannot become a token. */
+/* Most bytes of a word that is counted to learn a vocabulary. A longer word is counted in slices, so it cannot become a
+ * token. */
 enum { LONGEST_WORD = 256 };
 
-/* An adjacent pair: how often it occurs now, and the words in which it has occurred. It may be gone from some of
- * them. */
+/* A pair of adjacent symbols. count: how often it occurs now, over all words. word [words]: indices of the words in
+ * which it has occurred; some may no longer have it. */
 typedef struct { uint64_t pair; int64_t count; int32_t *word; int32_t words, room; } Pair;
 
 struct BpeTrainer {
     size_t   memory_bytes;
-    Texts    word;             /* the counted words */
+    Texts    word;             /* the words of the text so far, each with its number of occurrences */
     int64_t  forgotten;
-    /* owned: symbols of all words, one word after another; each word has as many places as it had bytes */
+    /* owned: symbols (ids) of all words, one word after another; each word has as many places as it had bytes */
     int32_t *symbol;
     size_t  *begin;            /* owned [words + 1]: place in `symbol` where each word begins */
-    uint32_t *length;          /* owned [words]: symbols that each word has left */
-    Pair    *pair;             /* owned [pair_places]: hash table of pairs */
+    uint32_t *length;          /* owned [words]: number of symbols of each word after the merges so far */
+    Pair    *pair;             /* owned [pair_places]: hash table of the pairs of adjacent symbols */
     size_t   pairs, pair_places;
-    uint64_t *fresh;           /* owned: new pairs since feed_heap was last called */
+    uint64_t *fresh;           /* owned: pairs that are not in the heap yet */
     size_t   freshes, fresh_room;
-    /* owned [heap_room]; the order of a pair is ~count, so the most frequent pair comes first */
+    /* owned [heap_room]: pairs by frequency; the order of a pair is ~count, so the most frequent pair comes first */
     Heap     heap;
     size_t   heap_room;
 };
@@ -463,7 +471,7 @@ int64_t bpe_trainer_forgotten(const BpeTrainer *t) { return t->forgotten; }
 
 /* --- learning: counting words ------------------------------------------------------------------------------------- */
 
-/* Forgets words with at most `count` occurrences, and closes the gaps. */
+/* Removes words with at most `count` occurrences from the counted words, and closes the gaps in memory. */
 static void forget(BpeTrainer *t, int64_t count) {
     Texts *words = &t->word;
     size_t kept = 0, bytes = 0;
@@ -479,7 +487,7 @@ static void forget(BpeTrainer *t, int64_t count) {
     enter_all(words, words->places, LEARNING);
 }
 
-/* Doubles the memory for words. If that exceeds the limit, forgets words instead. */
+/* Doubles the memory for counted words. If that exceeds memory_bytes, removes the rarest words instead. */
 static void make_room(BpeTrainer *t) {
     Texts  *words = &t->word;
     int64_t count = 1;
@@ -562,7 +570,7 @@ static void spell_out(BpeTrainer *t) {
     }
 }
 
-/* Adds the new pairs to the heap. The count of a pair only falls afterwards, so a count in the heap can be too large
+/* Puts the new pairs into the heap. The count of a pair only falls afterwards. So a count in the heap can be too large
  * but never too small. */
 static void feed_heap(BpeTrainer *t) {
     if (t->heap.count + t->freshes > t->heap_room) {
@@ -574,7 +582,8 @@ static void feed_heap(BpeTrainer *t) {
     t->freshes = 0;
 }
 
-/* Joins left and right to id, wherever they are adjacent in a word, and updates the counts of the pairs around them. */
+/* Joins symbols left and right to symbol id wherever they are adjacent in a word. Updates the counts of the pairs
+ * around them. */
 static void merge_in(BpeTrainer *t, int32_t word, int32_t left, int32_t right, int32_t id) {
     int32_t *s = t->symbol + t->begin[word];
     uint32_t n = t->length[word], to = 0;
@@ -609,7 +618,7 @@ int32_t bpe_trainer_learn(BpeTrainer *t, int32_t most, int32_t *left, int32_t *r
             continue;
         }
         if (p->count < 2) break;
-        Pair    all = *p; /* a copy, because adding pairs may move the table */
+        Pair    all = *p; /* a copy, because counting new pairs may move the hash table */
         int32_t id = 256 + made;
         left[made] = (int32_t)(c.pair >> 32), right[made] = (int32_t)(uint32_t)c.pair;
         p->word = xmalloc(sizeof *p->word * 2, LEARNING), p->words = 0, p->room = 2;

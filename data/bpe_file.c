@@ -18,9 +18,10 @@
 
 enum {
     PATH_ROOM = 4400,
-    FILE_LIMIT = 1 << 26,    /* bytes of a file: 256 for each of 262,144 tokens */
-    TOKEN_LIMIT = 1 << 10,   /* bytes of a token: the time of bpe_merge_all() grows with their square */
-    PATTERN_LIMIT = 1 << 14, /* bytes of a pattern: split.c needs twenty times as much memory */
+    FILE_LIMIT = 1 << 26,    /* largest file of a tokenizer in bytes: 256 for each of 262,144 tokens */
+    TOKEN_LIMIT = 1 << 10,   /* most bytes of a token, because the time of bpe_merge_all() grows with their square */
+    /* most bytes of a pattern that splits text, because split.c needs twenty times as much memory */
+    PATTERN_LIMIT = 1 << 14,
     SHOWN = 60
 };
 static const char END_OF_TEXT[] = "<|endoftext|>";
@@ -41,10 +42,10 @@ void bpe_character(int byte, char out[4]) {
     else snprintf(out, 4, "%c%c", (int)(0xC0 | character >> 6), (int)(0x80 | (character & 0x3F)));
 }
 
-/* Replaces characters by the bytes that they represent, in place. Returns the number of bytes, or -1 if a character
- * represents none. */
+/* Replaces characters by the bytes that they represent in vocab.json, in place. Returns the number of bytes, or -1 if a
+ * character represents none. */
 static int64_t to_bytes(char *text, size_t count) {
-    static int16_t table[512]; /* byte that each character represents, -1 if none */
+    static int16_t table[512]; /* byte that each character represents in vocab.json, -1 if none */
     if (table['a'] == 0) {
         int next = 256;
         memset(table, 0xFF, sizeof table);
@@ -54,7 +55,7 @@ static int64_t to_bytes(char *text, size_t count) {
     while (at < end) {
         unsigned c = *at++;
         if (c >= 0x80) {
-            /* the bytes are not UTF-8, or the character is over U+07FF */
+            /* not UTF-8, or a character over U+07FF, which represents no byte */
             if (c < 0xC2 || c > 0xDF || at == end || (*at & 0xC0) != 0x80) return -1;
             c = (c & 0x1F) << 6 | (*at++ & 0x3F);
         }
@@ -66,12 +67,13 @@ static int64_t to_bytes(char *text, size_t count) {
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* State of the parser. Its functions return 1, or 0 after refuse() has written a sentence into fault. */
+/* State of the parser of a tokenizer's files. Its functions return 1, or 0 after refuse() has written a sentence into
+ * fault. */
 typedef struct {
     const char *path;                    /* borrowed: the file that is parsed, for messages */
-    char       *fault;                   /* borrowed [BPE_FAULT_CHARS] */
-    BpeFile    *f;                       /* borrowed: the result so far */
-    Bpe        *bpe;                     /* owned by f */
+    char       *fault;                   /* borrowed [BPE_FAULT_CHARS]: gets the sentence of a fault */
+    BpeFile    *f;                       /* borrowed: the tokenizer, as far as it has been read */
+    Bpe        *bpe;                     /* owned by f: the vocabulary and its merges */
     SplitRule   rule[SPLIT_RULES];       /* [rules] patterns that split text; the strings of the patterns are owned */
     int         rules, entries;          /* entries: number of tokens in the vocabulary */
     uint8_t    *is_entry; /* owned [BPE_MOST_IDS]: 1 for added tokens that are also in the vocabulary; NULL if none */
@@ -96,7 +98,7 @@ static int refuse_part(const Reading *r, const char *part, const char *what) {
                   part, SHOWN, what);
 }
 
-/* Adds a line about a member of the file that is not used, for a warning. */
+/* Adds a line about something in the tokenizer's file that is not used. The caller prints it as a warning. */
 PRINTF_LIKE(2, 3) static void note(const Reading *r, const char *fmt, ...) {
     char    line[400];
     va_list args;
@@ -112,15 +114,15 @@ static const char *word_of(const cJSON *object, const char *name) {
     const cJSON *item = json_member(object, name);
     return cJSON_IsString(item) ? item->valuestring : "";
 }
-/* Returns 1 if the type of a part of the file is `name`. */
+/* Returns 1 if the "type" of this object of tokenizer.json is `name`. */
 static int is_of_type(const cJSON *part, const char *name) { return strcmp(word_of(part, "type"), name) == 0; }
-/* returns 1 unless the member is absent, null, false or "" */
+/* returns 1 unless the member of the object is absent, null, false or "" */
 static int is_set(const cJSON *object, const char *name) {
     const cJSON *item = json_member(object, name);
     return item && !cJSON_IsNull(item) && !cJSON_IsFalse(item) && !(cJSON_IsString(item) && !item->valuestring[0]);
 }
 
-/* Begins to parse a file. Messages name this file from now on. */
+/* Begins to parse a file of a tokenizer. Messages name this file from now on. */
 static int begin(Reading *r, const BpeText *file) {
     r->path = file->path;
     return !memchr(file->text, 0, file->bytes) || refuse(r, " is not text: it holds zero bytes; download it again");
@@ -164,7 +166,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     return NULL;
 }
 
-/* Returns the id in a JSON item, or -1 after refusing the item. */
+/* Returns the id of a token in a JSON item. Returns -1 after refusing the item if it is no id. */
 static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < BPE_MOST_IDS) ||
         item->valuedouble != (double)(int32_t)item->valuedouble)
@@ -186,7 +188,7 @@ static int has_all_bytes(const Reading *r) {
            refuse(r, ": no token is the byte 0x%02x alone, so not every text could be encoded: " HELP_JSON, missing);
 }
 
-/* Reads the vocabulary: {"!": 0, "\"": 1, ...} */
+/* Reads the vocabulary of a tokenizer, an object such as {"!": 0, "\"": 1}. */
 static int take_vocabulary(Reading *r, const cJSON *vocab) {
     if (!cJSON_IsObject(vocab))
         return refuse(r, ": there is no vocabulary (\"vocab\"), an object of tokens and their ids, {\"a\": 64, ...}: "
@@ -231,8 +233,8 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
     return 1;
 }
 
-/* Adds a note about tokens that no merge makes. No text would ever contain them. A download that was cut off leaves
- * such tokens. */
+/* Adds a note about tokens that no merge makes, so that no text would ever contain them. A download that was cut off
+ * leaves such tokens. */
 static void note_unmade(const Reading *r) {
     int32_t *pair, unmade = 0;
     int64_t  merges = bpe_merges(r->bpe, &pair);
@@ -285,9 +287,9 @@ static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
 
 /* --- tokenizer.json ----------------------------------------------------------------------------------------------- */
 
-/* Every member that a tokenizer.json may have, in each of its objects. Those in `inert` change neither ids nor the text
- * that ids give: a text is never cut or padded; every byte is a token, so that nothing is unknown; offsets are not
- * used. Any other member is refused. */
+/* Every member that a tokenizer.json may have, in each of its objects. Any other member is refused. Those in `inert`
+ * change neither the ids of a text nor the text of an id. The reasons are that a text is never cut or padded, every
+ * byte is a token, and offsets are not used. */
 static const struct { const char *object, *used[9], *inert[2]; } KNOWN[] = {
     {"the file", {"version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"},
      {"truncation", "padding"}},
@@ -331,8 +333,8 @@ static int take_split(Reading *r, const cJSON *part) {
     if (kind > SPLIT_CONTIGUOUS) return refuse_part(r, "pre_tokenizer", "Split with an unknown behavior");
     if (!cJSON_IsString(one) || one->next || (!is_text && strcmp(one->string, "Regex") != 0))
         return refuse_part(r, "pre_tokenizer", "Split without a Regex or a String");
-    /* A String in tokenizer.json matches literally, so characters with a meaning in a regular expression are
-     * escaped. */
+    /* escapes characters with a meaning in a regular expression, because a String in tokenizer.json matches
+     * literally */
     char *regex = xmalloc(2 * strlen(one->valuestring) + 1, "a tokenizer's pattern"), *to = regex;
     for (const char *from = one->valuestring; *from; *to++ = *from++)
         if (is_text && strchr("\\.+*?()|[]{}^$", *from)) *to++ = '\\';
@@ -342,7 +344,8 @@ static int take_split(Reading *r, const cJSON *part) {
     return is_good;
 }
 
-/* Reads a pre_tokenizer. Sets *is_bytes if it maps bytes to characters, which exactly one part must do. */
+/* Reads a pre_tokenizer of tokenizer.json. Sets *is_bytes if it maps bytes to characters, which exactly one part of the
+ * pre_tokenizer must do. */
 static int take_pre_tokenizer(Reading *r, const cJSON *part, int *is_bytes) {
     const char *type = word_of(part, "type");
     int is_sequence = is_of_type(part, "Sequence"), is_split = is_of_type(part, "Split"),
@@ -425,14 +428,14 @@ static int take_added(Reading *r, const cJSON *list) {
 }
 
 /* Refuses an added token whose "id" is not the one that Hugging Face tokenizers uses. That library ignores "id": it
- * takes the id in the vocabulary, else the next one after the vocabulary. */
+ * takes the token's id in the vocabulary, or else the next id after the vocabulary. */
 static int has_ids_in_order(const Reading *r, const cJSON *list) {
     int32_t      next = r->entries;
     const cJSON *one;
     cJSON_ArrayForEach(one, list) {
         const char *content = word_of(one, "content");
         int32_t     id = json_member(one, "id")->valueint;
-        if (r->is_entry[id]) continue; /* the token is in the vocabulary, or earlier in this list */
+        if (r->is_entry[id]) continue; /* skips a token that is in the vocabulary, or earlier in this list */
         r->is_entry[id] = 1;
         char *bytes = xstrdup(content, "a tokenizer");
         int64_t count = to_bytes(bytes, strlen(bytes));
@@ -569,7 +572,7 @@ static int read_model(Reading *r, const cJSON *json) {
 
 /* --- NAME.tiktoken ------------------------------------------------------------------------------------------------ */
 
-/* Decodes base64 in place. Returns the number of bytes, -1 if it is not base64. */
+/* Decodes base64 in place. Returns the number of bytes, -1 if the text is not base64. */
 static int64_t from_base64(char *text, size_t count) {
     static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     char    *to = text;
@@ -644,7 +647,7 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
     }
     if (is_good && !split_create(&f->split, r.rule, r.rules, text[0].path, SPLIT_BY_CONSTRUCTS, why))
         is_good = refuse(&r, ": pre_tokenizer: %s", why);
-    /* the pattern is kept, because only a tokenizer.json holds its own */
+    /* the pattern that splits text is kept, because tokenizer.json is the only file that holds its own */
     int keeps = is_good && kind != BPE_TOKENIZER_JSON;
     f->pattern = keeps ? r.rule[0].pattern : NULL;
     for (int i = keeps; i < r.rules; i++) free(r.rule[i].pattern);
@@ -657,10 +660,10 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
 
 /* --- which of them ------------------------------------------------------------------------------------------------ */
 
-/* Writes the sentence into `fault` and gives exit_code. */
+/* Writes a sentence about a fault into `fault`. Its value is exit_code. */
 #define FAULT(exit_code, ...) fault_text(fault, BPE_FAULT_CHARS, exit_code, __VA_ARGS__)
 
-/* Reads a file into *read. Returns 0, or an exit code with the sentence in fault. */
+/* Reads a file of a tokenizer into *read. Returns 0, or an exit code with a sentence in fault. */
 static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS]) {
     char    why[TEXT_FILE_FAULT_CHARS];
     int64_t n = io_read_file(path, FILE_LIMIT, &read->text);
@@ -672,7 +675,8 @@ static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS
                      path, FILE_LIMIT >> 20);
     if (n < 0) return FAULT(EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
     read->path = path, read->bytes = (size_t)n, read->unpack = PACKINGS[unpack_kind(read->text, (size_t)n)].command;
-    /* a model of SentencePiece is a protocol buffer whose first field is a piece, as "<unk>" with a score */
+    /* recognises a model of SentencePiece: a protocol buffer whose first field is a token, such as "<unk>", with its
+     * score */
     const char *text = read->text;
     if (n > 4 && text[0] == '\n' && text[2] == '\n' && (has_ending(path, ".model") || text[1] < 32)) {
         free(read->text), read->text = NULL;
@@ -687,8 +691,8 @@ static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS
 
 /* --- tokenizer_config.json and special_tokens_map.json ------------------------------------------------------------ */
 
-/* Members of tokenizer_config.json that change neither the ids of a text nor the text of an id. bos_token and
- * add_bos_token are used. The program warns of all others. */
+/* Members of tokenizer_config.json that change neither the ids of a text nor the text of an id. The members bos_token
+ * and add_bos_token are used. The program warns of all others. */
 static const char *const INERT_CONFIG[] = {
     "added_tokens_decoder", "additional_special_tokens", "auto_map", "backend", "chat_template",
     "clean_up_tokenization_spaces", "cls_token", "cls_token_id", "eos_token", "eos_token_id", "bos_token_id",
@@ -698,7 +702,8 @@ static const char *const INERT_CONFIG[] = {
     "return_token_type_ids", "sep_token", "sp_model_kwargs", "special_tokens_map_file", "stride", "tokenizer_class",
     "tokenizer_file", "transformers_version", "truncation_side", "truncation_strategy", "trust_remote_code",
     "unk_token", "use_default_system_prompt", "use_fast", "vocab_file", "merges_file", "vocab_size"};
-/* Members that change ids if they are true, with the words for what happens instead. */
+/* Members of tokenizer_config.json that would change the ids of a text if they are true. They are not used. `instead`
+ * says what the program does. */
 static const struct { const char *member, *instead; } ADDS[] = {
     {"add_eos_token", "no token is put after a text"},
     {"add_prefix_space", "no space is put before a text"},
@@ -739,8 +744,8 @@ static void set_start_from(BpeFile *f, const char *path, const char *member_name
     f->start_from = xformat("a tokenizer", "%s: %s", path, member_name);
 }
 
-/* Reads bos_token, which is a text or an object with its text. As in transformers 5, add_bos_token and add_eos_token
- * override the post_processor. */
+/* Reads bos_token, the token that begins a text: a string, or an object with the string. As in transformers 5,
+ * add_bos_token and add_eos_token override the post_processor. */
 static void take_start(const Reading *r, const cJSON *json, const char *path) {
     const cJSON *bos = json_member(json, "bos_token"), *adds = json_member(json, "add_bos_token");
     const char  *text = cJSON_IsString(bos) ? bos->valuestring : word_of(bos, "content");
@@ -760,8 +765,8 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
     else if (cJSON_IsBool(adds) || cJSON_IsBool(json_member(json, "add_eos_token"))) f->begins = f->adds_start = 0;
 }
 
-/* Reads tokenizer_config.json and special_tokens_map.json from the folder of `path`. Returns 0, or an exit code with
- * the sentence in fault. */
+/* Reads tokenizer_config.json and special_tokens_map.json from the folder of `path`. Returns 0, or an exit code with a
+ * sentence in fault. */
 static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]) {
     static const char *const FILES[] = {"tokenizer_config.json", "special_tokens_map.json"};
     if (f->begins > 0) set_start_from(f, path, "post_processor");
@@ -786,13 +791,13 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
     return 0;
 }
 
-/* Reads and parses the one or two files of a tokenizer. Returns 0, or an exit code with the sentence in fault. */
+/* Reads and parses the one or two files of a tokenizer. Returns 0, or an exit code with a sentence in fault. */
 static int read_files(BpeKind kind, const char *first, const char *second, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     BpeText text[2] = {{0}};
     char   *as_read = NULL;
     int     exit_code = read_text(first, &text[0], fault);
     if (!exit_code && second) exit_code = read_text(second, &text[1], fault);
-    /* a copy, because parsing overwrites the text */
+    /* a copy of tokenizer.json as it was read, because parsing overwrites the text */
     if (!exit_code && kind == BPE_TOKENIZER_JSON) as_read = xstrdup(text[0].text, "a tokenizer");
     if (!exit_code && !bpe_file_parse(kind, text, f, fault)) exit_code = EXIT_DATA;
     free(text[0].text), free(text[1].text);

@@ -83,8 +83,8 @@ double dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t sam
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* Refuses a glob that matches no file. The message names the folder if that is missing, and the command that makes the
- * data: scripts/fetch.sh NAME if it knows datasets/NAME, else tokenize. */
+/* Refuses a glob that matches no file. If its folder is missing, the message names that folder. The message also says
+ * how to make the data: by scripts/fetch.sh NAME if that knows datasets/NAME, otherwise by tokenize. */
 NORETURN static void fail_no_match(const char *key, const char *pattern) {
     static const char *const FETCHED[] = {"tinyshakespeare", "tinystories", "fineweb-10b", "fineweb-edu", "climbmix"};
     char        folder[4096], cure[4500];
@@ -93,7 +93,8 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
     snprintf(folder, sizeof folder, "%s", pattern);
     char *slash = strrchr(folder, '/');
     if (slash) slash[slash == folder] = 0;
-    if (slash && stat(folder, &st) < 0 && wild) { /* the folder has wildcards: use the part of the path before them */
+    /* if the folder has wildcards, uses the part of the path before them */
+    if (slash && stat(folder, &st) < 0 && wild) {
         snprintf(folder, sizeof folder, "%s", pattern);
         folder[strcspn(folder, "*?[")] = 0;
         slash = strrchr(folder, '/');
@@ -111,8 +112,8 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
     fail(EXIT_DATA, "%s: \"%s\" %s (%s)", key, pattern, wild ? "matches no file" : "does not exist", cure);
 }
 
-/* Returns 1 for tokens.json and the tokenizer files, which `tokenize` writes beside its shards. So "my/" and a star
- * names only the shards. */
+/* Returns 1 for tokens.json and the tokenizer files, which `tokenize` writes into the folder of its shards. They are
+ * left out, so that "my/" with a star after it names only the shards. */
 static int is_beside_shards(const char *path) {
     static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME, "tokenizer.json", "vocab.json",
                                         "merges.txt"};
@@ -159,7 +160,7 @@ NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, i
                "uint16 tokens, give model.vocab_size 65536 or less; text becomes shards by ./train_gpt tokenize");
 }
 
-/* Warns of a shard that ends in zeros: a program that makes a file at its full size and then stops leaves such an
+/* Warns of a shard that ends in zeros. A program that makes a file at its full size and then stops leaves such an
  * end. */
 static void warn_of_zeros(const Shard *shard, const char *key) {
     enum { LEAST = 1024 };
@@ -170,7 +171,8 @@ static void warn_of_zeros(const Shard *shard, const char *key) {
          key, shard->path, zeros < shard->header.tokens ? "last " : "", grouped_text(zeros, number));
 }
 
-/* Sets the first sample of each source of a blend. Source i has the next files[i] files. */
+/* Sets d->first_of_source, the number of the first sample of each source of a blend. The files are in the order of
+ * sources; files[i] of them belong to source i. */
 static void take_sources(Dataset *d, const char *key, const char *const *source, const int *files) {
     d->first_of_source = xcalloc((size_t)d->blend->sources + 1, sizeof *d->first_of_source, "a table of data sources");
     for (int i = 0, file = 0; i < d->blend->sources; i++) {
@@ -190,11 +192,12 @@ Dataset dataset_open(const char *key, const char *const *globs, const BlendShare
     SampleCount count_of = {0};
     const char *source[BLEND_SOURCES];
     int         files[BLEND_SOURCES], sources = 0;
-    /* the option that sets the length of a sample */
+    /* option to name in messages: the one that sets the length of a sample */
     const char *length = strncmp(key, "eval: ", 6) == 0 ? "positions=" : "batch.seq_len";
     for (int i = 0; i < count; i++) {
         size_t before = list.count;
-        if (share && blend_source(globs, i) < sources) continue; /* opened for an earlier stage */
+        /* skips a path whose files were opened for an earlier stage of the blend */
+        if (share && blend_source(globs, i) < sources) continue;
         dataset_files(globs[i], &list);
         if (list.count == before) fail_no_match(key, globs[i]);
         if (!share) continue;
@@ -275,7 +278,7 @@ void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targe
 }
 
 uint64_t dataset_fingerprint(const Dataset *d) {
-    enum { EDGE = 1024 }; /* tokens at either end of a shard that are hashed */
+    enum { EDGE = 1024 }; /* number of tokens that are hashed at either end of a shard */
     int32_t  edge[EDGE];
     uint64_t hash = (uint64_t)d->shards;
     for (int i = 0; i < d->shards; i++) {
@@ -296,7 +299,7 @@ uint64_t dataset_fingerprint(const Dataset *d) {
     return hash;
 }
 
-/* Returns the number, from 0 to n - 1, of the g-th sample counted over all epochs. */
+/* Returns which of n samples is the g-th one, counted over all epochs: a number from 0 to n - 1. */
 static int64_t order_of(int64_t n, SampleOrder order, int64_t g) {
     int64_t epoch = g / n, i = g % n;
     return order.shuffle ? (int64_t)rng_permute((uint64_t)i, (uint64_t)n, order.seed, (uint64_t)epoch) : i;
@@ -306,7 +309,7 @@ int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g) {
     if (!d->blend) return order_of(d->samples, order, g);
     BlendPlace     p = blend_at(d->blend, g);
     const int64_t *first = &d->first_of_source[p.source];
-    order.seed ^= (uint64_t)p.source << 56; /* sources of equal size get different orders */
+    order.seed ^= (uint64_t)p.source << 56; /* so that sources of equal size get different orders */
     return first[0] + order_of(first[1] - first[0], order, p.index);
 }
 

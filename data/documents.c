@@ -24,14 +24,15 @@
 
 enum {
     CHUNK_BYTES = 1 << 16,
-    STOP_CHECK_MS = 200, /* ms of one wait for a pipe, because a signal may arrive between its check and the wait */
+    /* ms of one wait for a pipe; the wait ends, so that a signal which arrives just before it is noticed */
+    STOP_CHECK_MS = 200,
     DEEPEST_FOLDER = 32,
-    SHOWN_FILES = 20, /* up to this many files are printed one a line */
-    SHOWN_NAMES = 5,  /* names printed for a rarer kind */
+    SHOWN_FILES = 20, /* most files of which each is printed on a line of its own */
+    SHOWN_NAMES = 5,  /* most names of files that are printed for one kind of file */
     NAME_CHARS = 1024,
     REFUSED_CHARS = 800,
-    /* Bytes that are read of a pipe before its format is judged. After a refusal, as many bytes of each of up to
-     * TRIAL_FILES later files are read, to name other refused files, too. */
+    /* TRIAL_BYTES: bytes that are read of a pipe before its format is judged. If a file of rows is refused, as many
+     * bytes of each of the next TRIAL_FILES files are read. The message then also names those that would be refused. */
     TRIAL_BYTES = 1 << 20,
     TRIAL_FILES = 1000
 };
@@ -41,57 +42,63 @@ static const char *const FORMAT_NAMES[] = {"", "text", "JSON Lines", "parquet"};
 static const char NAMES[] = "the names of the texts"; /* purpose of an allocation in the message "no memory for ..." */
 
 typedef struct {
-    char          *path;       /* path that is opened; owned */
+    char          *path;       /* path that is opened, which may be a copy of a pipe; owned */
     char          *typed;      /* path as the user typed it or would type it; owned */
     char          *name;       /* `typed` for messages, without characters that could steer a terminal; owned */
     DocumentFormat format;
-    TextEncoding   encoding;   /* the detected encoding */
+    TextEncoding   encoding;   /* the detected encoding of the text */
     Packing        packing;
-    char          *note;       /* a remark for the user, if the format may be unexpected; else NULL; owned */
-    int64_t        plain_bytes; /* bytes of the text if the file holds it as UTF-8; else -1: known after reading */
+    /* a remark for the user about an unexpected format, or why the file is left out; NULL: none; owned */
+    char          *note;
+    /* bytes of the text if it is an unpacked UTF-8 file; -1 if they are known only after reading */
+    int64_t        plain_bytes;
     int            is_unnamed; /* 1 for standard input and pipes: no path gives their bytes again */
-    /* 1 if the source can be read only once; its format is then detected when it is opened */
+    /* 1 if the source can be read only once, like a pipe; its format is then detected when it is opened */
     int            is_pipe;
-    dev_t          device;     /* with inode, identifies the file */
+    dev_t          device;     /* number of the file system; with inode, identifies the file */
     ino_t          inode;
     int            is_again;   /* 1 if an earlier source is the same file */
     int            is_named;   /* 1 if the user named the file; 0 if it was found in a folder */
-    /* counts of documents, bytes and bytes that are not UTF-8, by documents_read */
+    /* documents, bytes of text, and bytes of text that are not UTF-8; counted by documents_read */
     int64_t        documents, bytes, invalid;
-    TextControls   controls;   /* control characters, counted by documents_read */
-    int64_t        due_documents, due_bytes;    /* counts by documents_measure; -1 if it was not called */
+    TextControls   controls;   /* control characters of the text, counted by documents_read */
+    /* documents and bytes of text, counted by documents_measure; -1 before */
+    int64_t        due_documents, due_bytes;
 } Source;
 
-/* Refusals of several files: the first sentence, and the names of the next ones. */
+/* Refusals of several files: the sentence about the first, the names of the next ones, and how many files were
+ * refused. */
 typedef struct {
     char    fault[DOCUMENT_FAULT_CHARS], names[REFUSED_CHARS];
     int     exit_code;
     int64_t count, named;
 } Refusals;
 
-typedef struct { Source *source; int64_t count; } Sources; /* owned [count] */
+typedef struct { Source *source; int64_t count; } Sources; /* owned [count]: the files */
 
 struct Documents {
-    /* files that are read, and files that are left out; the note of the latter is the reason */
+    /* files that are read, and files that are left out; Source.note says why a file is left out */
     Sources         read, left_out;
     DocumentOptions options;
-    char           *fault;          /* borrowed [DOCUMENT_FAULT_CHARS]: gets the sentence of a fault */
-    int64_t        *skipped;        /* owned [options.skips]: files and folders that each glob has left out */
+    char           *fault;          /* borrowed [DOCUMENT_FAULT_CHARS]: gets the sentence about a fault */
+    /* owned [options.skips]: how many files and folders each glob of skip= has left out */
+    int64_t        *skipped;
     Refusals        refused;
     int             is_trial;       /* 1 while a file is read only to find out whether its start is refused */
 };
 
-/* A source that is being read, and the sink that gets its text. judge() may have read the start of the text already,
- * which is returned first. */
+/* A source that is being read, and the sink that gets its text. judge() may have read the start of the text already to
+ * detect the format. That start is returned first. */
 typedef struct {
-    const Documents *documents; /* borrowed */
-    Source          *source;    /* borrowed */
-    DocumentSink     sink;      /* gets the text; functions that are NULL are not called */
-    TextFile        *file;      /* owned */
-    /* owned [room]: the `helds` bytes that judge() has read from the start; `given` of them have been returned */
+    const Documents *documents; /* borrowed: all inputs and their options */
+    Source          *source;    /* borrowed: the input that is read */
+    DocumentSink     sink;      /* gets the text; a function that is NULL is not called */
+    TextFile        *file;      /* owned: reads the input as text */
+    /* owned [room]: the first `helds` bytes of the text, which judge() has read; `given` of them have been returned */
     char            *held;
     size_t           helds, room, given;
-    size_t           first;     /* place of the first held byte that is no white space, set by look_at_first_line() */
+    /* index in `held` of the first byte that is no white space, set by look_at_first_line() */
+    size_t           first;
     int64_t          trial;     /* bytes that may still be read, if only the start of the file is checked for
                                  * faults (is_trial); -1: all of the file is read */
     const char      *reason;    /* why the file must be left out of its folder; NULL if it is read */
@@ -100,7 +107,7 @@ typedef struct {
 static const char *field_of(const Documents *d) { return d->options.field ? d->options.field : "text"; }
 static int is_stopped(const Documents *d) { return d->options.is_stopped && d->options.is_stopped(); }
 
-/* Writes the name and the formatted text after it as the fault. Returns exit_code. */
+/* Writes the sentence about a fault to d->fault: the name, followed by the formatted text. Returns exit_code. */
 PRINTF_LIKE(4, 5) static int refuse(const Documents *d, int exit_code, const char *name, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -110,7 +117,7 @@ PRINTF_LIKE(4, 5) static int refuse(const Documents *d, int exit_code, const cha
     return exit_code;
 }
 
-/* Adds a source to a list. Returns its place there. */
+/* Adds a source to a list. Returns the address of the copy in the list. */
 static Source *list_add(Sources *list, Source s) {
     list->source = xgrow(list->source, list->count, sizeof s, NAMES);
     list->source[list->count] = s;
@@ -133,8 +140,8 @@ static char *shown_name(const char *name) {
     return shown;
 }
 
-/* Writes the name of the file into the commands of a sentence. Each command unpacks and decodes the file as this
- * program does. */
+/* Puts the name of the file into the shell commands of a sentence for the user. Each command then unpacks and decodes
+ * the file as this program does. */
 static void name_source(const Source *s, char *sentence, size_t capacity) {
     int is_wide = s->encoding > ENCODING_UTF8 && s->encoding < ENCODING_LATIN1;
     char decode[64];
@@ -145,8 +152,8 @@ static void name_source(const Source *s, char *sentence, size_t capacity) {
                                 .decode = is_wide && s->format != FORMAT_TEXT ? decode : NULL});
 }
 
-/* Puts the file's own path into the commands of the fault, and adds the skip= that leaves a file of a folder out.
- * Returns exit_code. */
+/* Completes the sentence about a fault of this file. Puts the path of the file into its shell commands. For a file
+ * found in a folder adds the skip= that leaves it out. Returns exit_code. */
 static int with_cure(const Documents *d, const Source *s, int exit_code) {
     char        glob[2 * NAME_MAX + 8] = "skip=", *fault = d->fault;
     const char *base = basename(s->typed);
@@ -165,8 +172,8 @@ static int with_cure(const Documents *d, const Source *s, int exit_code) {
     return exit_code;
 }
 
-/* Keeps the fault, so that all files that are refused are named at once. Returns 0 if the search may go on, else
- * exit_code. */
+/* Keeps the fault of a refused file, so that one message names all refused files. Returns 0 if the search for files
+ * continues, otherwise exit_code. */
 static int refuse_later(Documents *d, const char *typed, int exit_code) {
     Refusals *r = &d->refused;
     if (exit_code != EXIT_DATA && exit_code != EXIT_IO) return exit_code;
@@ -179,7 +186,8 @@ static int refuse_later(Documents *d, const char *typed, int exit_code) {
     return 0;
 }
 
-/* Writes the refusals as one sentence. Returns the exit code of the first, or 0. */
+/* Writes all refusals as one sentence to d->fault. Returns the exit code of the first refusal, or 0 if there is
+ * none. */
 static int refusals_say(const Documents *d) {
     const Refusals *r = &d->refused;
     char           *fault = d->fault;
@@ -200,14 +208,15 @@ static int refuse_stopped(const Documents *d, const Source *s) {
     return refuse(d, EXIT_STOPPED, s->name, " was not read to its end, because a signal asked the program to stop");
 }
 
-/* Reads the bytes of the text after those held. Returns how many, 0 at the end, or minus an exit code. */
+/* Reads the next bytes of the text from the file, after those in r->held. Returns how many, 0 at the end, or minus an
+ * exit code. */
 static int64_t read_further(OpenSource *r, char *data, size_t bytes) {
     char    why[TEXT_FILE_FAULT_CHARS];
     int64_t n = text_file_read(r->file, data, bytes, why);
     return n < 0 ? -refuse(r->documents, (int)-n, r->source->name, " %s", why) : n;
 }
 
-/* Reads the next bytes of the text. Returns how many, 0 at the end, or minus an exit code. */
+/* Reads the next bytes of the text, first those in r->held. Returns how many, 0 at the end, or minus an exit code. */
 static int64_t read_next(OpenSource *r, char *data, size_t bytes) {
     if (is_stopped(r->documents)) return -refuse_stopped(r->documents, r->source);
     if (r->trial >= 0 && r->trial < (int64_t)bytes) return r->trial = 0;
@@ -219,7 +228,8 @@ static int64_t read_next(OpenSource *r, char *data, size_t bytes) {
     return (int64_t)n;
 }
 
-/* Reads the next bytes and holds them. Returns how many, 0 at the end, or minus an exit code. */
+/* Reads the next bytes of the text and appends them to r->held. Returns how many, 0 at the end, or minus an exit
+ * code. */
 static int64_t hold_next(OpenSource *r) {
     if (r->room - r->helds < CHUNK_BYTES) {
         r->room = 2 * r->room + CHUNK_BYTES;
@@ -242,7 +252,7 @@ static int ends_in(const char *name, size_t length, const char *ending) {
     return length > n && strncasecmp(name + length - n, ending, n) == 0;
 }
 
-/* Returns 1 if a name has this ending, before .gz, .zst or .xz. */
+/* Returns 1 if a name has this ending; .gz, .zst or .xz may follow the ending. */
 static int name_ends_in(const char *path, const char *ending) {
     size_t length = strlen(path), packed = 0;
     if (ends_in(path, length, ".gz") || ends_in(path, length, ".xz")) packed = 3;
@@ -260,11 +270,12 @@ static NameSays name_says(const char *path) {
     return NAME_SILENT;
 }
 
-/* Kinds of the first line that is not blank. LINE_OPEN begins an object and does not end it. */
+/* Kinds of a text's first line that is not blank. LINE_OBJECT is a whole JSON object. LINE_OPEN begins an object and
+ * does not end it. LINE_ARRAY begins with a bracket. */
 typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN, LINE_ARRAY, LINE_OTHER } FirstLine;
 
-/* Reads the first line that is not blank and writes its kind into *line. A line ends in LF. Old files have CR alone, so
- * the line may also end at its first CR. */
+/* Reads the first line that is not blank and writes its kind into *line. A line ends in LF. In old files it ends in CR
+ * alone, so the first line may also end at its first CR. */
 static int look_at_first_line(OpenSource *s, FirstLine *line) {
     size_t  first = 0, end = 0;
     int     has_cr = 0;
@@ -299,8 +310,8 @@ static int look_at_first_line(OpenSource *s, FirstLine *line) {
     }
 }
 
-/* Returns 1 if the held text begins as JSON over several lines does: with a bracket alone, or with one before a name or
- * an object. */
+/* Returns 1 if the text begins as JSON over several lines does. Then a line break follows the first bracket, or a name
+ * or an object does. */
 static int begins_json(const OpenSource *s) {
     size_t at = s->first + 1;
     if (at >= s->helds) return 0;
@@ -309,7 +320,7 @@ static int begins_json(const OpenSource *s) {
     return at < s->helds && (s->held[at] == '"' || s->held[at] == '{');
 }
 
-/* Returns 1 if the first line of the held text has an object and another one after it. */
+/* Returns 1 if the first line of the text has a JSON object and another one after it. */
 static int holds_two_objects(const OpenSource *s) {
     size_t at = s->first, end;
     for (end = at; end < s->helds && s->held[end] != '\n';) end++;
@@ -322,13 +333,15 @@ static int holds_two_objects(const OpenSource *s) {
     return 0;
 }
 
-/* Refuses a file of a kind that is not text. If the file was found in a folder, sets the reason to leave it out. */
+/* Refuses a file of a kind that is not text. If the file was found in a folder, sets r->reason, so that it is left out
+ * instead. */
 static int refuse_kind(OpenSource *r, TextKind kind, const char *what) {
     const Documents *d = r->documents;
     const Source    *s = r->source;
     int is_rows = d->options.field || d->options.format == FORMAT_JSONL ||
                   (d->options.format == FORMAT_FOUND && name_says(s->typed) == NAME_ROWS);
-    if (kind == TEXT_BINARY && is_rows) return 0; /* no refusal: the parser of rows names the first bad row */
+    /* no refusal here, because the parser of rows names the first bad row */
+    if (kind == TEXT_BINARY && is_rows) return 0;
     if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
     if ((kind == TEXT_OTHER || kind == TEXT_BINARY) && !s->is_named) return r->reason = what, EXIT_DATA;
     if (kind == TEXT_SHARD && s->packing != PACKED_NOT)
@@ -341,7 +354,8 @@ static int refuse_kind(OpenSource *r, TextKind kind, const char *what) {
                                          "UTF-16 or UTF-32");
 }
 
-/* Endings of names whose files other programs would not read as plain text, each with a remark for the user. */
+/* Endings of file names that suggest another format than plain text. The file is read as text, with this remark for the
+ * user. */
 static const struct { const char *ending, *note; } FORMS[] = {
     {".csv", "a table, read as text with its commas: field= and format= read JSON Lines and parquet"},
     {".tsv", "a table, read as text with its tabs: field= and format= read JSON Lines and parquet"},
@@ -350,7 +364,8 @@ static const struct { const char *ending, *note; } FORMS[] = {
     {".warc", "its headers are read as text"}, {".mbox", "its headers are read as text"},
     {".eml", "its headers are read as text"}};
 
-/* Detects how a source is read. Returns 0 or an exit code. With an exit code and a reason the file is left out. */
+/* Detects how a source is read. Returns 0 or an exit code. With an exit code and r->reason set, the file is left out of
+ * its folder. */
 static int judge(OpenSource *r) {
     const Documents       *d = r->documents;
     const DocumentOptions *o = &d->options;
@@ -365,7 +380,7 @@ static int judge(OpenSource *r) {
     if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
         return refuse(d, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
     int is_parquet = kind == TEXT_PARQUET || (says == NAME_PARQUET && (kind == TEXT_PLAIN || kind == TEXT_BINARY));
-    /* also by its name alone: parquet_open refuses a file that is not parquet */
+    /* the ending .parquet alone is enough, because parquet_open refuses a file that is not parquet */
     if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET;
     if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
         return refuse(d, EXIT_DATA, s->name, " is a packed parquet file: $ %s < PACKED > NEW.parquet unpacks it",
@@ -373,7 +388,7 @@ static int judge(OpenSource *r) {
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
         return refuse(d, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
-    /* JSON Lines with control characters are refused later, with the number of the line */
+    /* finds JSON Lines with control characters, which are refused later, with the number of the line */
     if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) exit_code = look_at_first_line(r, &line);
     if (exit_code == 0 && kind != TEXT_PLAIN && kind != TEXT_PARQUET && line != LINE_OBJECT)
         exit_code = refuse_kind(r, kind, what);
@@ -401,8 +416,8 @@ static int judge(OpenSource *r) {
     return 0;
 }
 
-/* Opens the text of a source and detects its format if that is not known. Returns 0, or an exit code; then it is
- * closed. */
+/* Opens a source and detects its format if that is not known. Returns 0. On a fault closes the source and returns an
+ * exit code. */
 static int open_source(const Documents *d, Source *s, OpenSource *r) {
     char why[TEXT_FILE_FAULT_CHARS];
     *r = (OpenSource){.documents = d, .source = s, .trial = d->is_trial ? TRIAL_BYTES : -1};
@@ -427,12 +442,12 @@ static int holds_only_space(OpenSource *r) {
     for (; (n = read_next(r, chunk, sizeof chunk)) > 0; all += n)
         for (int64_t i = 0; i < n; i++)
             if (!(chunk[i] == ' ' || (chunk[i] >= 9 && chunk[i] <= 13))) return 0;
-    /* on a fault the answer is 0: the fault is reported later, when this text is read again */
+    /* a fault also gives 0, because it is reported later, when this text is read again */
     return n == 0 && all > 0;
 }
 
-/* Detects the format of a source. Returns 0 or an exit code. If the file must be left out of its folder, returns 0 with
- * *reason set. */
+/* Detects the format of a source. Returns 0 or an exit code. If the file must be left out of its folder, returns 0 and
+ * sets *reason. */
 static int look_into(const Documents *d, Source *s, const char **reason) {
     OpenSource r;
     int        exit_code = open_source(d, s, &r);
@@ -456,7 +471,8 @@ static int look_into(const Documents *d, Source *s, const char **reason) {
     return 0;
 }
 
-/* Lists a path as left out. Returns 0, the exit code of a search that goes on. */
+/* Adds a path to the list of files that are left out. Returns 0, the exit code with which the search for files
+ * continues. */
 static int leave_out(Documents *d, const char *path, const char *reason, Packing packing) {
     list_add(&d->left_out, (Source){.typed = xstrdup(path, NAMES),
                                     .name = shown_name(path),
@@ -465,14 +481,15 @@ static int leave_out(Documents *d, const char *path, const char *reason, Packing
     return 0;
 }
 
-/* Writes why a source was left out. Commands in it read `path`. Returns out. */
+/* Writes why a source was left out. Shell commands in the text read `path`. Returns out. */
 static const char *reason_of(const Source *s, const char *path, char out[NAME_CHARS]) {
     snprintf(out, NAME_CHARS, "%s", s->note);
     shell_read_file(out, NAME_CHARS, (ShellFile){.path = path, .unpack = PACKINGS[s->packing].command});
     return out;
 }
 
-/* Returns 1 for a plain file that says it has 0 bytes and gives some, as those of /proc do. It is read like a pipe. */
+/* Returns 1 for a plain file whose size is 0 but which gives bytes, as the files of /proc do. Such a file is read like
+ * a pipe. */
 static int hides_bytes(const char *path, const struct stat *st) {
     char byte;
     if (!S_ISREG(st->st_mode) || st->st_size > 0) return 0;
@@ -484,7 +501,7 @@ static int hides_bytes(const char *path, const struct stat *st) {
 
 static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name), free(s->note); }
 
-/* Returns 1 for the names that editors and downloads give to unfinished and spare files. */
+/* Returns 1 for the names that editors and downloads give to unfinished files and spare copies. */
 static int is_unfinished(const char *name) {
     static const char *const ENDINGS[] = {".part", ".partial", ".crdownload", ".download", ".tmp", ".swp", ".bak", "~"};
     size_t length = strlen(name);
@@ -493,8 +510,8 @@ static int is_unfinished(const char *name) {
     return length > 2 && name[0] == '#' && name[length - 1] == '#';
 }
 
-/* Leaves this file or folder out if a glob of skip= matches its last part, or its path within the folder that the user
- * named. Returns 1 if so. */
+/* Leaves a file or folder out if a glob of skip= matches the last part of its path. The glob may also match the path
+ * inside the folder that the user named, which begins at byte `root`. Returns 1 if so. */
 static int is_skipped(Documents *d, const char *path, size_t root) {
     char reason[NAME_CHARS];
     for (int i = 0; i < d->options.skips; i++) {
@@ -508,7 +525,8 @@ static int is_skipped(Documents *d, const char *path, size_t root) {
     return 0;
 }
 
-/* The chain of folders above a file, to detect a link to one of them, which would be followed for ever. */
+/* A folder, and in `above` the chain of folders that contain it. Serves to detect a link to one of them, which would be
+ * followed for ever. */
 typedef struct Above { const struct Above *above; dev_t device; ino_t inode; int depth; size_t root; } Above;
 
 static int add_file(Documents *d, const char *path, const char *typed, const struct stat *st, int is_named) {
@@ -592,7 +610,7 @@ static int compare_files(const void *a, const void *b) {
     return *x < *y ? -1 : *x > *y;
 }
 
-/* Leaves out each file that occurs earlier in the list under the same or another name. */
+/* Leaves out each file that is already earlier in the list, under the same or another name. */
 static void leave_out_again(Documents *d) {
     char     reason[NAME_CHARS];
     int64_t  kept = 0, count = d->read.count;
@@ -615,7 +633,7 @@ static void leave_out_again(Documents *d) {
 
 const char *documents_input_name(const char *input) { return strcmp(input, "-") == 0 ? "standard input" : input; }
 
-/* Refuses keys that contradict each other, because one of them would be ignored silently. */
+/* Refuses options of the user that contradict each other, because one of them would be ignored silently. */
 static int check_options(const Documents *d) {
     const DocumentOptions *o = &d->options;
     if (o->field && o->format == FORMAT_TEXT)
@@ -687,8 +705,8 @@ int documents_are_empty(const Documents *d) {
 
 /* --- pipes -------------------------------------------------------------------------------------------------------- */
 
-/* Copies the bytes of a pipe to its end, or at least `bytes` of them. Returns 0 at the end, 1 before it, or an
- * error. */
+/* Copies the bytes of a pipe up to its end, or until at least `bytes` are copied. Returns 0 at the end of the pipe, 1
+ * before it, or an error. */
 static int copy_bytes(const Documents *d, int from, int to, int64_t bytes) {
     char          chunk[CHUNK_BYTES];
     struct pollfd input = {.fd = from, .events = POLLIN};
@@ -704,8 +722,9 @@ static int copy_bytes(const Documents *d, int from, int to, int64_t bytes) {
     return 1;
 }
 
-/* Refuses a pipe whose first bytes, which start.path holds, are of no kind that is read, because its writer may never
- * end. A file that cannot be opened without its end, such as a packed one, is judged when all of it is there. */
+/* Refuses a pipe early if its first bytes are not of a kind that is read. start.path is a file with these bytes. The
+ * reason is that the writer of a pipe may never end. A file that cannot be opened without its end, such as a packed
+ * one, is judged when all of it is there. */
 static int judge_start(const Documents *d, Source start) {
     OpenSource r;
     int        exit_code = open_source(d, &start, &r);
@@ -751,7 +770,7 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Passes text to the sink and counts it for its source. */
+/* Passes bytes of a document to the sink, and counts them for its source. */
 static void put_text(const OpenSource *r, const char *text, size_t bytes) {
     r->source->bytes += (int64_t)bytes;
     if (r->source->format == FORMAT_TEXT) text_count_controls(&r->source->controls, text, bytes);
@@ -763,8 +782,8 @@ static void begin_document(const OpenSource *r, int is_row) {
     if (r->sink.begin) r->sink.begin(r->sink.with, is_row);
 }
 
-/* Refuses a text of which over 1 % of the bytes are not valid, because it has another encoding. `of` is the number of
- * all its bytes. */
+/* Refuses a text if over 1 % of its bytes are not valid in its encoding, because it then has another encoding. `of` is
+ * the number of bytes of the whole text. */
 static int refuse_invalid(const OpenSource *r, int64_t of) {
     const Documents *d = r->documents;
     Source          *s = r->source;
@@ -779,8 +798,8 @@ static int refuse_invalid(const OpenSource *r, int64_t of) {
     if (s->format == FORMAT_PARQUET)
         return refuse(d, EXIT_DATA, s->name, ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: write the "
                       "column as UTF-8", wrong, all);
-    /* Latin-1 has any bytes, so text of another script would be read without a fault; but few of its letters are above
-     * 127 */
+    /* 1 if the message suggests Latin-1. Any bytes are valid Latin-1, so text of another script would be read as
+     * Latin-1 without a fault. But in Latin-1 text few bytes are above 127. */
     const int may_be_latin1 = s->invalid * 4 < s->bytes;
     return refuse(d, EXIT_DATA, s->name, ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may "
                   "be: give the encoding it has, encoding=%sutf-16le, utf-16be, utf-32le or utf-32be (for another%s: "
@@ -788,8 +807,8 @@ static int refuse_invalid(const OpenSource *r, int64_t of) {
                   may_be_latin1 ? "latin-1, " : "", may_be_latin1 ? "" : ", such as GB18030, SHIFT_JIS or KOI8-R");
 }
 
-/* Reads a text. Refuses it if over 1 % are control characters, though its start looked like text. This also finds text
- * in another encoding than the given one. */
+/* Reads a source as one document of plain text. Refuses it if over 1 % of the text are control characters, even if its
+ * start looked like text. This also finds text in another encoding than the given one. */
 static int read_text(OpenSource *r) {
     const Documents *d = r->documents;
     char             chunk[CHUNK_BYTES];
@@ -799,7 +818,7 @@ static int read_text(OpenSource *r) {
         if (n < 0) return (int)-n;
         if (s->documents == 0) begin_document(r, 0);
         put_text(r, chunk, (size_t)n);
-        /* before the rest is read, because the rest cannot lower the number of invalid bytes */
+        /* may refuse before the rest is read, because the rest cannot lower the number of invalid bytes */
         if (s->plain_bytes > s->bytes) exit_code = refuse_invalid(r, s->plain_bytes);
     }
     if (exit_code == 0) exit_code = refuse_invalid(r, s->bytes);
@@ -891,7 +910,8 @@ static int read_source(const Documents *d, Source *s, DocumentSink sink) {
     return with_cure(d, s, exit_code);
 }
 
-/* Reads source i. If it is refused, adds the names of later files of rows whose starts are refused, too. */
+/* Reads source i. If it is refused, also tries the starts of later JSON Lines files. Adds the names of those that are
+ * refused, too, to the message. */
 static int read_or_name_others(Documents *d, int64_t i, DocumentSink sink) {
     char *fault = d->fault, other[DOCUMENT_FAULT_CHARS];
     int   exit_code = read_source(d, &d->read.source[i], sink);
@@ -950,11 +970,11 @@ static void print_counts(int64_t documents, int64_t bytes, int64_t invalid, FILE
     if (invalid) fprintf(out, ", %lld of them not valid in the encoding", (long long)invalid);
 }
 
-/* Counts of the files of one kind, or of those left out for one reason. */
+/* Counts of the files that are read in the same way, or that are left out for the same reason. */
 typedef struct { char kind[NAME_CHARS]; int64_t files, documents, bytes, invalid; const char *name[SHOWN_NAMES]; } Kind;
 typedef struct { Kind *kind; int64_t kinds; } Kinds;
 
-/* Counts a source of this kind. */
+/* Adds a source to the counts of the kind of files called `name`. */
 static void count_kind(Kinds *all, const char *name, const Source *s) {
     int64_t at = 0;
     while (at < all->kinds && strcmp(all->kind[at].kind, name) != 0) at++;
@@ -969,7 +989,7 @@ static void count_kind(Kinds *all, const char *name, const Source *s) {
     k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
 }
 
-/* Prints a line for each kind in a list. The line of the most frequent kind that was read names no files. */
+/* Prints a line for each kind of files in a list. With are_read the line of the most frequent kind names no files. */
 static void print_kinds(const Sources *list, int are_read, FILE *out) {
     Kinds   all = {NULL, 0};
     char    kind[NAME_CHARS];
@@ -1025,7 +1045,8 @@ int64_t documents_write_json(const Documents *d, DocumentList which, const char 
         const Source *s = &list->source[i];
         fprintf(out, "%s{\"path\": ", i ? between : "");
         json_print_string(out, s->typed);
-        if (utf8_invalid(s->typed, strlen(s->typed)) > 0) { /* JSON must be UTF-8, and a path need not be */
+        /* writes a path that is not UTF-8 also in hexadecimal, because JSON must be UTF-8 */
+        if (utf8_invalid(s->typed, strlen(s->typed)) > 0) {
             fputs(", \"path_hex\": \"", out);
             for (const char *c = s->typed; *c; c++) fprintf(out, "%02x", (unsigned char)*c);
             fputc('"', out);

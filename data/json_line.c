@@ -14,12 +14,13 @@ enum { DEPTH = 64, SHOWN_CHARS = 240 };
 
 typedef struct {
     char  *at, *end;
-    size_t column; /* column in the line of the byte `from`, where the fault is */
+    size_t column; /* column of the fault in the line; the first byte, `from`, has column 1 */
     char  *from;
-    const char *wrong; /* the fault; NULL if there is none */
-    int    is_lenient; /* 1: control characters and NaN are allowed */
-    int    is_open;    /* 1: the fault is that the line ends before its value does */
-    const struct NoText *no_text; /* if the fault is a value that is not a string: the kind of value found; else NULL */
+    const char *wrong; /* sentence about the fault; NULL if there is none */
+    int    is_lenient; /* 1: control characters, NaN and Infinity are allowed */
+    int    is_open;    /* 1: the fault is that the line ends before its value ends */
+    /* for a fault by a value that is not a string: what to say about values of its kind; else NULL */
+    const struct NoText *no_text;
 } Reader;
 
 static const char IN_STRING[] = "ends in the middle of a string";
@@ -42,7 +43,7 @@ static int takes(Reader *r, char c) {
 
 /* --- strings ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the value of four hexadecimal digits, or -1. */
+/* Returns the value of the four hexadecimal digits at `at`, or -1 if these are not four digits. */
 static int hex4(const char *at, const char *end) {
     int value = 0;
     if (end - at < 4) return -1;
@@ -55,8 +56,8 @@ static int hex4(const char *at, const char *end) {
     return value;
 }
 
-/* A Python command that rewrites each line l as a row with `value`. Python's parser accepts lines that this one
- * refuses. */
+/* A Python command for the user, which rewrites each line l as a row with `value`. Python's parser accepts lines that
+ * this parser refuses. */
 #define BY_PYTHON(value) \
     "($ python3 -c 'import json, sys; [print(json.dumps(" value ")) for l in sys.stdin if l.strip()]' < FILE > " \
     "NEW.jsonl "
@@ -73,7 +74,8 @@ static const char BEHIND[] =
 static const char COMMA_LAST[] = "has a comma before its } ($ sed 's/,[[:space:]]*}[[:space:]]*$/}/' < FILE > "
                                  "NEW.jsonl takes it away at the end of a line)";
 
-/* Decodes an escape sequence, after its backslash. The sequence is never shorter than the character that it means. */
+/* Decodes an escape sequence of a JSON string, after its backslash, and writes the character to `out`. The sequence is
+ * never shorter than the character, so it can be decoded in place. */
 static char *escape(Reader *r, char *out) {
     static const char FROM[] = "\"\\/bfnrt", TO[] = "\"\\/\b\f\n\r\t";
     if (r->at == r->end) return out;
@@ -97,7 +99,7 @@ static char *escape(Reader *r, char *out) {
     return out + utf8proc_encode_char(is_half ? 0xFFFD : code, (utf8proc_uint8_t *)out);
 }
 
-/* Decodes a string in place, after its opening quote. */
+/* Decodes a JSON string in place, after its opening quote. */
 static int string(Reader *r, char **text, size_t *length) {
     char *out = *text = r->at;
     while (!r->wrong) {
@@ -145,8 +147,8 @@ static int word(Reader *r, const char *is) {
     return 1;
 }
 
-/* The fault of NaN or Infinity, which are not JSON but which some programs write. is_not_finite() finds them, and skips
- * them if they are allowed. */
+/* Fault of a line with NaN or Infinity, which are not JSON but which some programs write. is_not_finite() finds them,
+ * and skips them if the reader is lenient. */
 static const char NOT_FINITE[] =
     "holds NaN or Infinity, which JSON does not have (Python writes them; write null instead)";
 static int is_not_finite(Reader *r) {
@@ -192,12 +194,12 @@ static int value(Reader *r, int depth) {
 
 /* --- the line ----------------------------------------------------------------------------------------------------- */
 
-/* The names of fields, as many as fit, for the message about a missing field. strings: number of fields that hold a
- * string. */
+/* Names of the fields of an object, as many as fit, for the message about a missing field. strings: number of fields
+ * that hold a string. */
 typedef struct { char text[SHOWN_CHARS]; size_t used; int strings; } Names;
 
-/* Faults of a value that is not a string, by the first character of the value. jq is the filter that turns such a row
- * into rows with text, NULL if there is none; `makes` says what the filter does. */
+/* What to say about a value that is not a string, chosen by the first character of the value. jq is the filter that
+ * turns such a row into rows with text; NULL if there is none. `makes` says what the filter does. */
 static const struct NoText { const char *first, *fault, *jq, *makes; } NO_TEXT[] = {
     {"{", "has an object", ".[$f]", "makes rows of the objects, and field= names the text in them"},
     {"[", "has a list", ".[$f] |= join(\"\\n\")", "joins its strings by line ends"},
@@ -213,8 +215,8 @@ static const char PYTHON[] = "is a Python dict, not JSON ($ python3 -c 'import a
                              "[print(json.dumps(ast.literal_eval(l))) for l in sys.stdin if l.strip()]' < FILE > "
                              "NEW.jsonl writes JSON)";
 
-/* Reads one object and finds the string under `field` (NULL to find none). Returns 1 with the string, 0 if the field is
- * null, or -2 if there is no such field. Returns -1 with the fault in *r. */
+/* Reads the object in a line and finds the string in its field `field`; with NULL it only checks the object. Returns 1
+ * with the string, 0 if the field is null, or -2 if there is no such field. Returns -1 with the fault in *r. */
 static int read_object(Reader *r, const char *field, Names *names, char **text, size_t *length) {
     size_t wanted = field ? strlen(field) : 0;
     int    found = field ? -2 : 0;
@@ -251,7 +253,8 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     if (!r->wrong && r->at < r->end && *r->at == ',') {
         for (r->at++; r->at < r->end && strchr(" \t\r\n", *r->at); r->at++) {}
         fails(r, r->at == r->end ? COMMA_BEHIND : *r->at == '{' ? COMMA_BETWEEN : BEHIND);
-        r->is_open = 0; /* a complete object precedes this comma: a line that ends here was not cut off inside one */
+        /* the object before this comma is complete, so if the line ends here, the object was not cut off */
+        r->is_open = 0;
     }
     if (!r->wrong && r->at < r->end)
         fails(r, memchr(behind, '\r', (size_t)(r->at - behind))
@@ -263,7 +266,7 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     return r->wrong ? -1 : found;
 }
 
-/* Returns a reader of a line, after its byte-order mark and space. */
+/* Returns a reader that begins after the byte-order mark and the white space of a line. */
 static Reader reader_of(char *line, size_t bytes, int is_lenient) {
     Reader r = {.at = line, .end = line + bytes, .from = line, .is_lenient = is_lenient};
     if (bytes >= 3 && memcmp(line, "\xef\xbb\xbf", 3) == 0) r.at += 3;
@@ -327,7 +330,7 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
 }
 
 int json_line_is_object(const char *line, size_t bytes) {
-    /* a copy, because reading decodes strings in place */
+    /* a copy of the line, because reading decodes strings in place */
     char  *copy = memcpy(xmalloc(bytes + 1, "a line of JSON"), line, bytes), *text;
     Reader r = reader_of(copy, bytes, 1);
     Names  names = {.used = 0};

@@ -1,6 +1,5 @@
-/* loader.c - see loader.h. One thread fills a ring of host buffers in order; the training thread copies the oldest to
- * the device. The thread reads shards only: it knows no MPI and no device.
- */
+/* loader.c - see loader.h. A thread fills a ring of host buffers in order. The training thread copies the oldest
+ * micro-batch to the device. The thread only reads shards, and calls neither MPI nor the device. */
 #include "data/loader.h"
 
 #include <stdlib.h>
@@ -9,31 +8,35 @@
 #include "core/failpoints.h"
 #include "core/error.h"
 
-/* micro-batches beyond a step: enough to cover a page fault or a slow disk read while the step is computed */
+/* number of micro-batches that are read beyond those of a step: enough to hide a page fault or a slow disk while the
+ * step is computed */
 enum { AHEAD = 4 };
 
 static const double PATIENCE_MS = 2000.0;
 
 struct Loader {
-    const Dataset  *dataset;    /* borrowed */
+    const Dataset  *dataset;    /* borrowed: the samples */
     LoaderPlan      plan;
-    int64_t         T;          /* tokens of a sample on this rank */
-    /* owned [3, seq_len]: the thread's inputs, targets and starts of a whole sample; NULL if T is the whole sample */
+    int64_t         T;          /* tokens of a sample on this rank, fewer than seq_len with context ranks */
+    /* owned [3, seq_len]: inputs, targets and document starts of a whole sample; NULL if this rank has whole samples */
     int32_t        *sample;
-    Batch          *batch;      /* owned [plan.batches], used in rotation; device memory from the arena */
+    Batch          *batch;      /* owned [plan.batches]: batches in device memory from the arena, used in rotation */
     int64_t         micro_steps;/* micro-batches of a step on this rank */
     int64_t         first_micro;/* index within the step of the first micro-batch of this rank */
     int64_t         ring;       /* number of micro-batches in host memory: those of a step and AHEAD more */
     int32_t        *inputs;     /* owned [ring,B,T]: inputs of the micro-batches in host memory */
     int32_t        *targets;    /* owned [ring,B,T]: targets of the micro-batches in host memory */
-    /* owned [ring,B,T]: for each token, the start of its document; NULL without documents */
+    /* owned [ring,B,T]: for each token, the first position of its document; NULL if the plan has no documents */
     int32_t        *starts;
-    /* the lock protects filled and taken; the trainer owns slots taken..filled-1, the thread owns the others */
+    /* thread that fills the ring; its lock protects filled and taken. The training thread may use slots taken..filled-1
+     * of the ring, the loader's thread the others. */
     Thread          thread;
-    /* micro-batches that the thread has filled, and whose copy to the device has ended, since the start */
+    /* counts since the start: micro-batches that the thread has filled; micro-batches whose copy to the device has
+     * ended */
     int64_t         filled, taken;
-    int64_t         handed;        /* micro-batches given to the trainer: taken, or one more whose copy may still run */
-    Event           copied;        /* recorded after the latest copy to the device */
+    /* micro-batches given to the training thread since the start: `taken`, or one more whose copy may still run */
+    int64_t         handed;
+    Event           copied;        /* event after the latest copy of a micro-batch to the device */
 };
 
 static Batch take_batch(Arena *arena, int64_t B, int64_t T, int documents) {
@@ -54,18 +57,19 @@ size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int document
     return (documents ? 3 : 2) * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T);
 }
 
-/* Reads this rank's n-th micro-batch into its slot of the ring. */
+/* Reads micro-batch n of this rank, counted from the start, into its slot of the ring. */
 static void fill_slot(Loader *l, int64_t n) {
     const LoaderPlan *p = &l->plan;
     const int64_t     whole = l->dataset->seq_len, T = l->T;
     const int64_t     first = p->first_sample + n / l->micro_steps * p->step_samples +
-                          (l->first_micro + n % l->micro_steps) * p->micro_batch; /* global index of its first sample */
+                          /* global index of the micro-batch's first sample */
+                          (l->first_micro + n % l->micro_steps) * p->micro_batch;
     failpoint_done(failpoint("data.batch"));
     for (int64_t row = 0; row < p->micro_batch; row++) {
         int64_t at = (n % l->ring * p->micro_batch + row) * T,
                 number = dataset_order(l->dataset, p->order, first + row);
         int32_t *inputs = l->inputs + at, *targets = l->targets + at, *starts = l->starts ? l->starts + at : NULL;
-        int32_t *all = l->sample ? l->sample : inputs; /* memory for inputs, targets and starts of the whole sample */
+        int32_t *all = l->sample ? l->sample : inputs; /* memory for the inputs of the whole sample */
         int32_t *all_targets = l->sample ? l->sample + whole : targets,
                 *all_starts = l->sample ? l->sample + 2 * whole : starts;
         dataset_sample(l->dataset, number, all, all_targets);
@@ -138,7 +142,8 @@ int loader_destroy(Loader *l) {
     return 1;
 }
 
-/* Waits for the copy of the batch that was returned last. The thread may then fill its slot again. */
+/* Waits until the micro-batch that was returned last is copied to the device. The thread may then fill its slot of the
+ * ring again. */
 static void release_slot(Loader *l) {
     if (l->handed == l->taken) return;
     event_wait(l->copied);
@@ -168,7 +173,7 @@ Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
     if (wait_ms) *wait_ms = clock_ms() - start_ms;
 
     Batch   batch = l->batch[l->handed % l->plan.batches];
-    /* no lock: only the training thread writes handed and taken */
+    /* no lock, because only the training thread writes handed and taken */
     int64_t at = l->handed++ % l->ring * l->plan.micro_batch * l->T;
     device_from_host_queued(s, batch.inputs, l->inputs + at);
     device_from_host_queued(s, batch.targets, l->targets + at);

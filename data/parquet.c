@@ -16,7 +16,7 @@
 #include "core/json.h"
 
 enum { NAME_CHARS = 64, NAMES_CHARS = 160, MAGIC_BYTES = 4, TAIL_BYTES = 8, HEADER_GUESS = 1 << 10 };
-/* bytes of a page, and of the header of a page, which may hold the least and the greatest text */
+/* most bytes of a page, and of its header, which may hold the least and the greatest text of the page */
 enum { PAGE_LIMIT = 1 << 30, PAGE_HEADER_LIMIT = 16 << 20 };
 enum { ENCODING_PLAIN, ENCODING_PLAIN_DICTIONARY = 2, ENCODING_RLE, ENCODING_BIT_PACKED, ENCODING_DICTIONARY = 8 };
 
@@ -35,7 +35,7 @@ enum { ENCODING_PLAIN, ENCODING_PLAIN_DICTIONARY = 2, ENCODING_RLE, ENCODING_BIT
  *         default: thrift_skip(t, f.type);
  *         }
  */
-enum { DEPTH = 32 }; /* most levels of nested values; those of parquet have eight */
+enum { DEPTH = 32 }; /* most levels of nested values that are read; parquet's own structs have eight */
 typedef enum { THRIFT_GOOD, THRIFT_SHORT /* the bytes end before the value does */, THRIFT_BAD } ThriftState;
 enum {
     THRIFT_STOP, THRIFT_TRUE, THRIFT_FALSE, THRIFT_I8, THRIFT_I16, THRIFT_I32, THRIFT_I64, THRIFT_DOUBLE, THRIFT_BINARY,
@@ -43,7 +43,7 @@ enum {
 };
 
 typedef struct {
-    const uint8_t *at, *end; /* borrowed: the bytes that are not read yet */
+    const uint8_t *at, *end; /* borrowed: the bytes that are not read yet, from `at` to `end` */
     ThriftState    state;
 } Thrift;
 
@@ -90,7 +90,7 @@ static int thrift_next(Thrift *t, ThriftField *f) {
     return t->state == THRIFT_GOOD;
 }
 
-/* Reads an integer of any width. */
+/* Reads an integer of any width. Any other type is a fault. */
 static int64_t thrift_int(Thrift *t, int type) {
     if (type == THRIFT_I8) return (int8_t)next_byte(t);
     return type >= THRIFT_I16 && type <= THRIFT_I64 ? next_zigzag(t) : thrift_fault(t, THRIFT_BAD);
@@ -116,13 +116,13 @@ static size_t thrift_list(Thrift *t, int type, int *of) {
     return t->state == THRIFT_GOOD ? (size_t)count : 0;
 }
 
-/* Begins a struct, whose fields the caller reads next. Any other type is a fault. */
+/* Begins a struct, whose fields the caller reads next. A type other than a struct is a fault. */
 static void thrift_struct(Thrift *t, int type) {
     if (type != THRIFT_STRUCT) thrift_fault(t, THRIFT_BAD);
 }
 
-/* Skips an element of a list, map or struct. A truth value takes a byte in a list. As a field it is part of the
- * type. */
+/* Skips an element of a list, map or struct. In a list a truth value takes a byte. As a field of a struct it takes
+ * none, because it is part of the field's type. */
 static void skip(Thrift *t, int type, int depth) {
     size_t bytes;
     int    of;
@@ -161,7 +161,7 @@ static void thrift_skip(Thrift *t, int type) {
 
 /* --- headers of pages --------------------------------------------------------------------------------------------- */
 
-/* Reads the part of a header that only this kind of page has. */
+/* Reads the struct in a page header that describes pages of one kind. */
 static void read_description(Thrift *t, int type, PageKind kind, PageHeader *h) {
     const int is_v2 = kind == PAGE_DATA_V2;
     int64_t   definitions = 0, repetitions = 0;
@@ -177,7 +177,7 @@ static void read_description(Thrift *t, int type, PageKind kind, PageHeader *h) 
                                                                            : thrift_fault(t, THRIFT_BAD);
         else thrift_skip(t, f.type);
     if (!is_v2) return;
-    /* a flat column has no repetition levels; -1 marks a page that has some */
+    /* a page with repetition levels gets -1, because a flat column has none */
     h->level_bytes = repetitions != 0 ? -1 : definitions;
     h->level_encoding = ENCODING_RLE;
 }
@@ -186,7 +186,7 @@ int64_t page_header_parse(const uint8_t *data, size_t bytes, PageHeader *header)
     Thrift     t = {data, data + bytes, THRIFT_GOOD};
     PageHeader h = {.bytes = -1, .packed_bytes = -1, .values = -1, .encoding = -1, .is_packed = 1};
     int64_t    kind = -1;
-    /* kind of page whose own part of the header was read; PAGE_INDEX: none was read */
+    /* kind of page whose struct the header contains; PAGE_INDEX: none of those that are read */
     PageKind   described = PAGE_INDEX;
     for (ThriftField f = {0, 0}; thrift_next(&t, &f);)
         switch (f.id) {
@@ -229,9 +229,9 @@ static int unpack_snappy(const uint8_t *packed, size_t packed_bytes, uint8_t *ou
     return snappy_uncompress((const char *)packed, packed_bytes, (char *)out, &made) == SNAPPY_OK && made == bytes;
 }
 
-/* Unpacks the members of a gzip file one after another, until the page is full. */
+/* Unpacks the members of a gzip file one after another, until out is full. */
 static int unpack_gzip(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    enum { ANY_WRAPPER = 15 + 32 }; /* bits of the largest window, plus 32: accept headers of gzip and of zlib */
+    enum { ANY_WRAPPER = 15 + 32 }; /* log2 of the largest window, plus 32 to accept headers of gzip and of zlib */
     z_stream z = {.next_in = (Bytef *)(uintptr_t)packed, .avail_in = (uInt)packed_bytes};
     z.next_out = out, z.avail_out = (uInt)bytes;
     if (inflateInit2(&z, ANY_WRAPPER) != Z_OK) return 0;
@@ -244,12 +244,13 @@ static int unpack_gzip(const uint8_t *packed, size_t packed_bytes, uint8_t *out,
 }
 
 static int unpack_zstd(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    /* on an error the result is a number larger than any size */
+    /* on an error ZSTD_decompress returns a number larger than any size */
     return ZSTD_decompress(out, bytes, packed, packed_bytes) == bytes;
 }
 
-/* The codecs by number. `most`: the most bytes that one packed byte can become. A snappy copy makes 64 bytes from 3,
- * deflate 258 bytes from 2 bits, a zstd block 128 KiB from 4 bytes. */
+/* The codecs, by their number in parquet. `most` is the most bytes that one packed byte can become. It is 0 for a codec
+ * that is not read. A snappy copy makes 64 bytes from 3, deflate 258 bytes from 2 bits, a zstd block 128 KiB from 4
+ * bytes. */
 static const struct {
     const char *name;
     uint64_t    most;
@@ -258,7 +259,7 @@ static const struct {
               {"BROTLI", 0, NULL}, {"LZ4", 0, NULL}, {"ZSTD", 1 << 15, unpack_zstd}, {"LZ4_RAW", 0, NULL}};
 
 int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    if (bytes == 0) return 1; /* all rows are null: some writers pack nothing, others write nothing */
+    if (bytes == 0) return 1; /* a page in which all rows are null; some writers pack nothing, others write nothing */
     return CODECS[codec].unpack(packed, packed_bytes, out, bytes);
 }
 
@@ -267,7 +268,8 @@ int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *
 static int begin_run(PageRuns *r) {
     uint64_t head = 0;
     int      shift = 0;
-    r->at += r->bit / 8; /* bit-packed values end at a whole byte, because their number is a multiple of eight */
+    /* moves to the next whole byte, where bit-packed values end because their number is a multiple of eight */
+    r->at += r->bit / 8;
     r->bit = 0;
     for (;; shift += 7) {
         if (r->at == r->end || shift > 28) return 0;
@@ -301,17 +303,19 @@ int64_t page_runs_next(PageRuns *r) {
 /* --- the footer: its schema --------------------------------------------------------------------------------------- */
 
 enum { BYTE_ARRAY = 6, OPTIONAL = 1 };
-/* Writes the reason into `fault` and gives -1. REFUSE() returns 0 instead. */
+/* FAULT() writes the reason into `fault` and has the value -1. REFUSE() makes its caller return 0 instead. */
 #define FAULT(...) (snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), -1)
 #define REFUSE(...) return snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), 0
 #define REFUSE_DAMAGED(...) REFUSE("is damaged: its footer " __VA_ARGS__)
 
-/* A node of the tree of columns. In the list of nodes each node is before its children. */
+/* A node of the tree of columns in the footer. In the list of nodes each node precedes its children. */
 typedef struct {
     char    name[NAME_CHARS];
-    int     is_field;                    /* 1 if the node is the wanted column */
-    int64_t type, repetition, children;  /* type: -1 for a group of columns */
-    /* meaning of the bytes, in the older (converted) and the newer form (logical); -1: not given */
+    int     is_field;                    /* 1 if the name of the node is that of the wanted column */
+    /* fields of SchemaElement in parquet.thrift; type: -1 for a group of columns */
+    int64_t type, repetition, children;
+    /* what the bytes of a value mean, in the older form (ConvertedType) and in the newer one (LogicalType); -1: not
+     * given */
     int64_t converted, logical;
 } Node;
 
@@ -326,7 +330,7 @@ static Node read_node(Thrift *t, const char *field) {
         case 4:  name = thrift_text(t, f.type, &bytes); break;
         case 5:  n.children = thrift_int(t, f.type); break;
         case 6:  n.converted = thrift_int(t, f.type); break;
-        case 10: /* a union, whose only field is the meaning */
+        case 10: /* the logical type is a union: the number of its only field says what the bytes mean */
             thrift_struct(t, f.type);
             for (ThriftField u = {0, 0}; thrift_next(t, &u); thrift_skip(t, u.type)) n.logical = u.id;
             break;
@@ -338,8 +342,8 @@ static Node read_node(Thrift *t, const char *field) {
     return n;
 }
 
-/* Skips the nodes below a node with `children` children. Returns the number of leaves among them. *left is the number
- * of nodes left in the list. */
+/* Skips the nodes below a node that has `children` children. Returns how many of the skipped nodes are leaves. *left is
+ * the number of nodes that remain in the list. */
 static int64_t pass_children(Thrift *t, int64_t children, size_t *left) {
     int64_t leaves = 0;
     while (children > 0 && *left > 0 && t->state == THRIFT_GOOD) {
@@ -352,7 +356,7 @@ static int64_t pass_children(Thrift *t, int64_t children, size_t *left) {
     return leaves;
 }
 
-/* Returns the name of the bytes' meaning if they are no text, otherwise NULL. */
+/* Returns the name of the column's type if its bytes are not text, otherwise NULL. */
 static const char *meaning(const Node *n) {
     enum { DECIMAL = 5, BSON = 20, DECIMAL_TYPE = 5, BSON_TYPE = 13, GEOMETRY = 17, GEOGRAPHY = 18 };
     if (n->converted == DECIMAL || n->logical == DECIMAL_TYPE) return "DECIMAL";
@@ -378,7 +382,7 @@ static int is_text(const Node *n, const char *name, char *fault) {
     return 1;
 }
 
-/* Appends a name to the list of the file's columns. If it does not fit, the list ends in "...". */
+/* Appends the name of a column to a list of names for messages. If it does not fit, the list ends in "...". */
 static void list_name(char names[NAMES_CHARS], const Node *n) {
     char   shown[NAME_CHARS + 16];
     size_t used = strlen(names);
@@ -388,8 +392,8 @@ static void list_name(char names[NAMES_CHARS], const Node *n) {
     snprintf(names + used, NAMES_CHARS - used, used ? ", %s" : "%s", shown);
 }
 
-/* Finds the field among the top-level nodes. Returns its place among the leaves, which is its place in every group of
- * rows, or -1 with the fault. */
+/* Finds the column `field` among the top-level nodes of the schema. Returns its index among the leaves, which is its
+ * index in every group of rows. On a fault returns -1 with the reason in fault. */
 static int64_t find_column(Thrift t, int type, const char *field, const char *name, ParquetColumn *column,
                            char *fault) {
     char    names[NAMES_CHARS] = "";
@@ -423,7 +427,7 @@ typedef struct {
     int     is_field, is_elsewhere, is_encrypted;
 } Meta;
 
-/* Returns 1 if this path of names consists of the field alone. */
+/* Returns 1 if a path in the tree of columns consists of the name `field` alone. */
 static int is_path(Thrift *t, int type, const char *field) {
     int    of, is_field = 0;
     size_t count = thrift_list(t, type, &of);
@@ -471,7 +475,8 @@ static Meta read_column(Thrift *t, int type, const char *field) {
     return m;
 }
 
-/* Reads one group of rows. *rows is its number of rows, -1 if it has none written. */
+/* Reads one group of rows of the footer. Returns what it says about column `leaf`. *rows is the group's number of rows,
+ * -1 if it is not given. */
 static Meta read_group(Thrift *t, int type, int64_t leaf, const char *field, int64_t *rows) {
     Meta m = {.type = -1};
     int  of;
@@ -509,12 +514,12 @@ static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *
     if (rows < 0 || m->values != rows || rows > INT64_MAX - column->rows)
         REFUSE_DAMAGED("says that row group %lld has %lld rows, and %lld values of %s; copy or download it again",
                        group, (long long)rows, (long long)m->values, name);
-    if (rows == 0) return 1; /* a group without rows needs no page, and its place in the file is not checked */
+    if (rows == 0) return 1; /* a group without rows needs no page, so its place in the file is not checked */
     if (start < 4 || m->bytes < 0 || (uint64_t)start > offset || (uint64_t)m->bytes > offset - (uint64_t)start)
         REFUSE_DAMAGED("places %lld bytes of row group %lld of %s at byte %lld of %llu; copy or download it again",
                        (long long)m->bytes, group, name, (long long)start, (unsigned long long)offset);
     const ParquetChunk *before = column->chunks ? &column->chunk[column->chunks - 1] : NULL;
-    /* refused because overlapping chunks would let a small file hold any amount of text */
+    /* refuses overlapping chunks, because with them a small file could hold any amount of text */
     if (before && (uint64_t)start < before->offset + before->bytes)
         REFUSE_DAMAGED("has row group %lld of %s begin within the one before; copy or download it again", group, name);
     column->chunk = xgrow(column->chunk, column->chunks, sizeof *column->chunk, "the footer of a parquet file");
@@ -557,25 +562,27 @@ int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, c
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { uint8_t *data; size_t room; } Buffer; /* owned: data [room] */
+typedef struct { uint8_t *data; size_t room; } Buffer; /* owned: data [room]; grows by make_room() */
 typedef struct { const uint8_t *text; uint32_t bytes; } Entry;
 
 struct Parquet {
-    char         *path;                       /* owned */
-    char          name[NAME_CHARS];           /* name of the column, for messages */
+    char         *path;                       /* owned: path of the file, for messages */
+    char          name[NAME_CHARS];           /* name of the column in quotes, for messages */
     int           fd;
     ParquetColumn column;
     int64_t       next_chunk;
-    /* places in the file of the chunk's next page and of the end of the chunk */
+    /* places in the file: the next page of the chunk, and the end of the chunk (the column's pages in one group of
+     * rows) */
     uint64_t      at, end;
     int           codec;
-    int64_t       chunk_left, page_left;      /* rows left in the next pages of the chunk, and in this page */
+    /* rows left in the pages of the chunk that are not read yet, and in the current page */
+    int64_t       chunk_left, page_left;
     Buffer        packed, page, dictionary;
-    Entry        *entry;                      /* owned [entry_room]: texts of the dictionary */
+    Entry        *entry;                      /* owned [entry_room]: texts of the chunk's dictionary */
     int64_t       entries, entry_room;
-    /* 1 if this page holds indices of texts in the dictionary, 0 if it holds texts */
+    /* 1 if the current page holds indices of texts in the dictionary, 0 if it holds the texts themselves */
     int           is_by_dictionary;
-    /* levels: 1 for each text, 0 for each null; indices: places of texts in the dictionary */
+    /* the current page; levels: 1 for each text, 0 for each null; indices: index of each text in the dictionary */
     PageRuns      levels, indices;
     const uint8_t *value, *value_end;
 };
@@ -585,7 +592,8 @@ static int damaged(const Parquet *p, char *fault, const char *what) {
                  (unsigned long long)p->at, (long long)p->next_chunk, p->name, what);
 }
 
-/* Reads bytes of the file. Returns 1, or -1 with the fault. */
+/* Reads bytes of the file. Returns 1, or -1 with the reason in fault if the file has become shorter. Exits with 74 if
+ * it cannot be read. */
 static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offset, char *fault) {
     int rc = io_pread(p->fd, data, bytes, offset);
     if (rc == 0) return 1;
@@ -595,7 +603,7 @@ static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offse
                  "it");
 }
 
-/* Makes the buffer at least that large. Its contents are lost. */
+/* Makes the buffer at least `bytes` bytes large and returns it. Its contents are lost. */
 static uint8_t *make_room(Buffer *b, size_t bytes) {
     if (bytes > b->room) {
         free(b->data);
@@ -607,8 +615,8 @@ static uint8_t *make_room(Buffer *b, size_t bytes) {
 
 /* --- pages of the file -------------------------------------------------------------------------------------------- */
 
-/* Reads the header of the page at p->at and moves p->at after it. Returns 1 or -1. A header may be long, because it may
- * hold statistics. */
+/* Reads the header of the page at p->at and moves p->at after it. Returns 1, or -1 with the reason in fault. A header
+ * is read in growing attempts, because it may hold statistics and be long. */
 static int read_header(Parquet *p, PageHeader *h, char *fault) {
     for (size_t room = HEADER_GUESS;; room *= 8) {
         uint64_t left = p->end - p->at;
@@ -630,12 +638,14 @@ static int read_header(Parquet *p, PageHeader *h, char *fault) {
     return 1;
 }
 
-/* Reads the page after its header and unpacks levels and values into *out. Returns 1 or -1. */
+/* Reads the page that follows the header h. Unpacks its levels and values into *out. Returns 1, or -1 with the reason
+ * in fault. */
 static int read_page(Parquet *p, const PageHeader *h, Buffer *out, char *fault) {
     size_t   packed_bytes = (size_t)h->packed_bytes, bytes = (size_t)h->bytes, plain = (size_t)h->level_bytes;
     int      codec = h->is_packed ? p->codec : 0;
     if (plain > packed_bytes || plain > bytes) return damaged(p, fault, "a page is shorter than its own list of nulls");
-    if (bytes - plain > (packed_bytes - plain) * CODECS[codec].most) /* checked before memory is allocated */
+    /* checked before memory for the unpacked page is allocated */
+    if (bytes - plain > (packed_bytes - plain) * CODECS[codec].most)
         return damaged(p, fault, "a compressed page is too short for the size that its header gives");
     uint8_t *packed = make_room(codec ? &p->packed : out, packed_bytes + 1);
     if (read_bytes(p, packed, packed_bytes, p->at, fault) < 0) return -1;
@@ -653,7 +663,7 @@ static int read_page(Parquet *p, const PageHeader *h, Buffer *out, char *fault) 
 
 static uint32_t length_at(const uint8_t *at) { return (uint32_t)little_endian(at, 4); }
 
-/* Reads the next text of a sequence, each with its length before it. Returns 0 if there is none. */
+/* Reads the next text of a sequence in which each text follows its length. Returns 0 if there is none. */
 static int next_text(const uint8_t **at, const uint8_t *end, Entry *text) {
     if (end - *at < 4) return 0;
     uint32_t bytes = length_at(*at);
@@ -687,8 +697,8 @@ static int refuse_encoding(const Parquet *p, const char *what, int encoding, cha
                  "encoding PLAIN or a dictionary", p->name, what, encoding_name(encoding));
 }
 
-/* Reads the levels of a page if rows may be null. They are before the values. In a page of version 1 their length is
- * before them. */
+/* Finds the levels of a page, which say which rows are null, and moves *at to the values after them. In a page of
+ * version 1 the length of the levels precedes them. */
 static int take_levels(Parquet *p, const PageHeader *h, const uint8_t **at, const uint8_t *end, char *fault) {
     uint64_t bytes = (uint64_t)h->level_bytes;
     if (h->kind == PAGE_DATA && p->column.is_optional) {
@@ -717,13 +727,14 @@ static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     p->page_left = h->values;
     p->value = at, p->value_end = end;
     p->indices = (PageRuns){.at = at, .end = end};
-    /* if all rows are null, the page ends here: not even the bit width of dictionary indices is stored */
+    /* if all rows are null, the page ends here, without even the bit width of dictionary indices */
     if (!p->is_by_dictionary || at == end) return 1;
     p->indices.width = *p->indices.at++;
     return p->indices.width <= WIDEST ? 1 : damaged(p, fault, "the indices of a page are wider than 32 bits");
 }
 
-/* Reads the next page, of any kind. Returns 1, 0 after the last page, or -1. */
+/* Reads the next page, of any kind, or moves to the next group of rows. Returns 1, 0 after the last page, or -1 with
+ * the reason in fault. */
 static int next_page(Parquet *p, char *fault) {
     PageHeader h;
     if (p->chunk_left == 0) {
@@ -773,7 +784,8 @@ int64_t parquet_rows(const Parquet *p) { return p->column.rows; }
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* Reads the footer. After it are the last eight bytes of the file: the footer's length, and PAR1. Returns 1 or -1. */
+/* Reads the footer. It is followed by the last eight bytes of the file: the footer's length, and PAR1. Returns 1, or -1
+ * with the reason in fault. */
 static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char *fault) {
     uint8_t  head[MAGIC_BYTES], tail[TAIL_BYTES];
     uint64_t end = file_bytes - TAIL_BYTES;

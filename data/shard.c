@@ -1,6 +1,5 @@
-/* shard.c - see shard.h. In this order: what the first bytes of a file are, headers and indexes, mapped files, and the
- * writer.
- */
+/* shard.c - see shard.h. In this order: how a file is recognised by its first bytes, headers and indexes, mapped files,
+ * and the writer. */
 #include "data/shard.h"
 
 #include <errno.h>
@@ -19,7 +18,8 @@
 #include "data/split.h"
 #include "data/text_file.h"
 
-/* Magic numbers of the llm.c family; token_bytes 0 = holds no tokens to train on. */
+/* Kinds of files of the llm.c family, by their magic number. token_bytes is 0 for files that hold no tokens to train
+ * on. */
 static const struct { int32_t magic, version; int token_bytes; const char *what; } llmc_files[] = {
     {20240520, 1, 2, "llm.c token shard"},
     {20240801, 7, 4, "llm.c token shard"},
@@ -31,11 +31,12 @@ static const struct { int32_t magic, version; int token_bytes; const char *what;
     {20240527, 0, 0, "llm.c optimizer state"},
 };
 
-#define OLD_INDEX "TNTIDX\0\0" /* first bytes of an index of fairseq and of the first Megatron */
-#define MEGATRON_MAGIC "MMIDIDX\0" /* nine bytes, with the NUL that ends the C string */
+#define OLD_INDEX "TNTIDX\0\0" /* first bytes of an index file of fairseq and of the first Megatron */
+/* first bytes of an index file of Megatron: nine, with the NUL that ends this C string */
+#define MEGATRON_MAGIC "MMIDIDX\0"
 
-/* Other formats that would pass as headerless tokens. Each begins with six or more fixed bytes, with which no file of
- * tokens begins. */
+/* Formats of other programs that would pass as tokens without a header. Each begins with six or more fixed bytes, with
+ * which no file of tokens begins. */
 static const struct { const char *start; size_t bytes; const char *what; } foreign_files[] = {
     {"BIN.TOK\n", 8, "file of tokens of llmq, which is not read: make shards from the text by ./train_gpt tokenize "
      "TEXT out=FOLDER"},
@@ -49,8 +50,8 @@ static const struct { const char *start; size_t bytes; const char *what; } forei
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if the bytes are UTF-8 without control characters, except white space, backspace and escape. A character
- * that is cut off at the end counts. */
+/* Returns 1 if the bytes are UTF-8 text without control characters, except white space, backspace and escape. A
+ * character that the end of the bytes cuts is allowed. */
 static int is_text(const uint8_t *data, size_t bytes) {
     const char *text = (const char *)data;
     size_t      invalid, valid = utf8_valid(text, bytes, SPLIT_END, &invalid);
@@ -61,13 +62,13 @@ static int is_text(const uint8_t *data, size_t bytes) {
 
 const char *shard_text_kind(const uint8_t *data, size_t bytes) {
     if (bytes > SHARD_START_BYTES) bytes = SHARD_START_BYTES;
-    /* the fields of a gzip header (RFC 1952): magic, deflate, flags, level, system */
+    /* checks the fields of a gzip header (RFC 1952): magic, deflate, flags, level, system */
     if (bytes >= 10 && memcmp(data, "\x1f\x8b\x08", 3) == 0 && data[3] < 32 &&
         (data[8] == 0 || data[8] == 2 || data[8] == 4) && (data[9] <= 13 || data[9] == 255))
         return "gzip";
     if (bytes >= 4 && memcmp(data, "\x28\xb5\x2f\xfd", 4) == 0) return "zstd";
     if (bytes >= 6 && memcmp(data, "\xfd" "7zXZ", 6) == 0) return "xz";
-    /* a page follows the magic, and its header begins with 0x15, the field of its type */
+    /* a page follows the magic; 0x15 is the first byte of a page header, the tag of its field `type` */
     if (bytes >= 5 && memcmp(data, "PAR1\x15", 5) == 0) return "parquet";
     if (!is_text(data, bytes)) return NULL;
     size_t first = 0;
@@ -77,14 +78,14 @@ const char *shard_text_kind(const uint8_t *data, size_t bytes) {
 
 /* --- numbers of a file without a header --------------------------------------------------------------------------- */
 
-/* Tests for types of numbers that are not uint16 tokens. Each uses bits that its type fixes and that uint16 tokens
- * leave free: high halves that are 0, bits after the binary point that are 0, bytes that vary less than they should. A
- * test passes only if every number obeys it and enough numbers show it. So uint16 tokens of any vocabulary pass with a
- * chance below 2^-16. */
+/* Tests that recognise numbers which are not uint16 tokens. Each looks at bits that its type fixes and that uint16
+ * tokens leave free: high halves that are 0, bits after the binary point that are 0, bytes that vary less than they
+ * should. A test recognises its type only if every number agrees with it and enough numbers show it. So uint16 tokens
+ * of any vocabulary are taken for another type with a chance below 2^-16. */
 enum { INTEGERS, FLOATS, BFLOATS, TRIPLES, REALS, BREALS, SWAPPED, BYTES };
 
-/* Wider types first: 64-bit numbers obey the test of 32-bit ones, too. Floats first, because small ones in big-endian
- * order obey the test of uint32. */
+/* Types of numbers in the order in which they are tried. Wider types are first, because 64-bit numbers also pass the
+ * test of 32-bit ones. Floats precede integers, because small big-endian floats also pass the test of uint32. */
 static const NumberType TYPES[] = {
     {"float64 numbers", "<f8", 8, 0, FLOATS},
     {"big-endian float64 numbers", ">f8", 8, 1, FLOATS},
@@ -113,10 +114,11 @@ static const NumberType TYPES[] = {
 };
 
 enum {
-    MOST_ID = 1 << 20,     /* an id is below this, because no tokenizer has more ids */
-    LEAST_NEGATIVE = 1024, /* ids down to -1024 are allowed: labels that a loss leaves out are -1 or -100 */
-    SHOWN = 16,            /* fewest numbers, or bits, that must show a type */
-    SEEN = 4096            /* fewest 16-bit numbers by which the spread of bytes is judged */
+    MOST_ID = 1 << 20,     /* every id is below this, because no tokenizer has more ids */
+    /* numbers down to -1024 count as ids, because labels that a loss leaves out are -1 or -100 */
+    LEAST_NEGATIVE = 1024,
+    SHOWN = 16,            /* fewest numbers, or bits of numbers, by which a type is recognised */
+    SEEN = 4096            /* fewest 16-bit numbers from which the distribution of bytes is judged */
 };
 
 static uint64_t bits_of(const NumberType *t, const uint8_t *number) {
@@ -125,7 +127,7 @@ static uint64_t bits_of(const NumberType *t, const uint8_t *number) {
     return bits;
 }
 
-/* Returns the value of a number's bits; infinity for a float of 16 bits whose exponent is full. */
+/* Returns the value of the number with these bits. Returns infinity for a float of 16 bits whose exponent is full. */
 static double value_of(const NumberType *t, uint64_t bits) {
     const int is_bfloat = t->form == BFLOATS || t->form == BREALS;
     const int mantissa_bits = is_bfloat ? 7 : 10, bias = is_bfloat ? 127 : 15;
@@ -142,19 +144,20 @@ static double value_of(const NumberType *t, uint64_t bits) {
     return low & 0x8000 ? -v : v;
 }
 
-/* Returns 1 for whole numbers that may be ids, each at least -LEAST_NEGATIVE and below MOST_ID, if enough of them that
- * are not 0 show the type. If some integers of 32 bits exceed 65,535, only those count that are negative or whose low
- * half is over 255. Of floats of 16 bits only different ones count, and the bits after their binary points, which are
- * 0, must be many enough, too. */
+/* Returns 1 if all numbers are whole, at least -LEAST_NEGATIVE and below MOST_ID, and enough of them show the type.
+ * Numbers that are 0 show nothing. If some integers of 32 bits exceed 65,535, only those show it that are negative or
+ * whose low half is over 255. Among floats of 16 bits only different ones count. Their bits after the binary point, all
+ * 0, must also be many enough. */
 static int are_whole(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
-    uint8_t   seen[1 << 13] = {0}; /* a bit for each 16-bit value: 1 if it has occurred as a float */
+    uint8_t   seen[1 << 13] = {0}; /* a bit for each 16-bit pattern: 1 if it has occurred */
     size_t    shown = 0, shown_wide = 0;
     const int is_half = t->bytes == 2;
     int       is_wide = 0, places = 0;
     for (size_t i = 0; i < count; i++, data += t->bytes) {
         uint64_t bits = bits_of(t, data);
         double   v = value_of(t, bits);
-        if (is_half && bits == 0x7c00 && t->form == FLOATS) continue; /* infinity stands for an id over 65,504 */
+        /* an id over 65,504 becomes infinity in float16 */
+        if (is_half && bits == 0x7c00 && t->form == FLOATS) continue;
         if (v != floor(v) || !(v >= -LEAST_NEGATIVE && v < MOST_ID) || (is_half && bits == 0x8000)) return 0;
         *has_negatives |= v < 0;
         if (v == 0 || (is_half && seen[bits >> 3] & 1 << (bits & 7))) continue;
@@ -170,7 +173,7 @@ static int are_whole(const NumberType *t, const uint8_t *data, size_t count, int
     return shown >= SHOWN / 2 && (!is_half || places >= SHOWN);
 }
 
-/* Returns 1 for numbers of 3 bytes: the highest byte is below 16 everywhere, and the others often are not. */
+/* Returns 1 for numbers of 3 bytes: the highest byte is always below 16, and the other two often are not. */
 static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
     size_t shown = 0;
     for (size_t i = 0; i < 3 * count; i++) {
@@ -187,15 +190,15 @@ static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
 typedef struct { double count[2][256]; double numbers; } Spread;
 static double entropy(const Spread *s, int which);
 
-/* Returns 1 for floats as weights and activations are: 0, or of a size that leaves most exponents unused. Floats of 32
- * and 64 bits must have mantissas of which two bytes take all values alike. Of those of 16 bits this holds for one
- * byte, and they must have both signs often, and many values: as uint16 tokens they would be of a large vocabulary that
- * leaves out all ids of its middle. */
+/* Returns 1 for floats such as weights and activations: each is 0, or of a size that leaves most exponents unused. In
+ * floats of 32 and 64 bits two bytes of the mantissa must be spread evenly over all values, in those of 16 bits one
+ * byte. Those of 16 bits must also have both signs often, and many values. Read as uint16 tokens they would have a
+ * large vocabulary without any id in its middle. */
 static int are_reals(const NumberType *t, const uint8_t *data, size_t count) {
     const int is_short = t->bytes == 2;
     double    most = t->form == BREALS || !is_short ? 0x1p20 : 32, least = is_short && t->form == REALS ? 0 : 0x1p-40;
     size_t    below = 0, kinds = 0;
-    uint8_t   seen[1 << 13] = {0}; /* a bit for each value of these two bytes: 1 if it has occurred */
+    uint8_t   seen[1 << 13] = {0}; /* a bit for each value of 16 bits of a number: 1 if it has occurred */
     Spread    spread = {{{0}}, 0};
     for (size_t i = 0; i < count; i++, data += t->bytes) {
         uint64_t bits = bits_of(t, data), part = bits >> (t->bytes == 8 ? 32 : 0) & 0xffff;
@@ -211,7 +214,8 @@ static int are_reals(const NumberType *t, const uint8_t *data, size_t count) {
                     : entropy(&spread, 1) > 7.5;
 }
 
-/* Counts the bytes of the numbers that are not 0, because zeros of padding would make a vocabulary look uneven. */
+/* Counts the bytes of the 16-bit numbers that are not 0. Zeros are left out, because padding would make a vocabulary
+ * look uneven. */
 static Spread spread_of(const uint8_t *data, size_t count) {
     Spread s = {{{0}}, 0};
     for (size_t i = 0; i < count; i++)
@@ -219,7 +223,7 @@ static Spread spread_of(const uint8_t *data, size_t count) {
     return s;
 }
 
-static double entropy(const Spread *s, int which) { /* returns the entropy in bits */
+static double entropy(const Spread *s, int which) { /* returns the entropy of one of the two bytes, in bits */
     double sum = 0;
     for (int b = 0; b < 256; b++)
         if (s->count[which][b] > 0) sum -= s->count[which][b] / s->numbers * log2(s->count[which][b] / s->numbers);
@@ -232,9 +236,9 @@ static int values(const Spread *s, int which) {
     return n;
 }
 
-/* Returns 1 for big-endian uint16. The low byte of a token varies at least as much as its high byte. Where the second
- * bytes vary more by a bit of entropy, or take all values while the first ones end early, the second bytes are the low
- * ones. */
+/* Returns 1 if the numbers are big-endian uint16. The low byte of a token varies at least as much as its high byte. So
+ * the second bytes are the low ones if their entropy is larger by over a bit. They also are if they take all values
+ * while the first bytes end early. */
 static int are_swapped(const Spread *s) {
     int most = 255;
     while (most > 0 && s->count[0][most] == 0) most--;
@@ -242,8 +246,8 @@ static int are_swapped(const Spread *s) {
     return ends_early || (s->numbers >= SEEN / 8 && values(s, 1) >= SHOWN / 2 && entropy(s, 1) > entropy(s, 0) + 1);
 }
 
-/* Returns 1 for single bytes, by two tests of chi squared. Bytes have one distribution at even and at odd places. That
- * of uint16 tokens differs, unless they are drawn evenly from all 65,536. */
+/* Returns 1 if the data are single bytes, by two chi-squared tests. Bytes have the same distribution at even and at odd
+ * places. The two bytes of uint16 tokens differ, unless tokens are drawn evenly from all 65,536. */
 static int are_bytes(const Spread *s) {
     double differ = 0, uneven = 0, mean = 2 * s->numbers / 256;
     int    kinds = 0;
@@ -274,7 +278,7 @@ const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_n
     return NULL;
 }
 
-/* Returns 1 for uint32, little-endian and without negatives: the type of a vocabulary over 65,536. */
+/* Returns 1 for little-endian uint32 without negatives, the type of tokens if the vocabulary has over 65,536 ids. */
 static int is_uint32(const NumberType *type, int has_negatives) {
     return type->form == INTEGERS && type->bytes == 4 && !type->is_big && !has_negatives;
 }
@@ -289,8 +293,8 @@ int shard_is_llmc(const uint8_t *data, size_t bytes) {
     return 0;
 }
 
-/* Writes the command that turns numbers of a type into tokens of the width that the vocabulary has. The command fails
- * if an id does not fit. */
+/* Writes the shell command that turns numbers of this type into tokens of the width that the vocabulary needs. The
+ * command fails if an id does not fit. */
 enum { CONVERSION_CHARS = 256 };
 static const char *conversion(const NumberType *t, int64_t vocab_size, char out[CONVERSION_CHARS]) {
     const int is_wide = vocab_size > UINT16_MAX + 1;
@@ -304,8 +308,8 @@ static const char *conversion(const NumberType *t, int64_t vocab_size, char out[
 
 #define FAULT(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), -1
 
-/* Refuses numbers that are neither uint16 nor uint32, or uint32 where uint16 is read. Returns 0 if nothing is wrong,
- * else -1 with reason and remedy in fault. */
+/* Refuses numbers that are neither uint16 nor uint32, or that are uint32 where uint16 is read. Returns 0 if nothing is
+ * wrong, otherwise -1 with reason and remedy in fault. */
 static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_size, char fault[SHARD_FAULT_CHARS]) {
     char cure[CONVERSION_CHARS];
     if (!t || (is_uint32(t, has_negatives) && (!vocab_size || vocab_size > UINT16_MAX + 1))) return 0;
@@ -378,7 +382,7 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     if (other) FAULT("is not a file of tokens but %s; make shards from a text by ./train_gpt tokenize TEXT out=FOLDER",
                      other);
     TextEncoding encoding = vocab_size ? text_wide_encoding(data, bytes) : ENCODING_FOUND;
-    /* 1: the bytes look like UTF-16, and every second byte is 0, so they may also be byte tokens stored as uint16 */
+    /* 1: the bytes look like UTF-16, but every second byte is 0, so they may also be bytes as tokens of uint16 */
     int          may_be_bytes = encoding == ENCODING_UTF16LE;
     for (size_t at = 1; may_be_bytes && at < bytes; at += 2) may_be_bytes = data[at] == 0;
     if (encoding != ENCODING_FOUND && !(may_be_bytes && vocab_size <= 256))
@@ -455,17 +459,17 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
 
 /* --- bytes that are gone ------------------------------------------------------------------------------------------ */
 
-/* The shard that this thread reads. A mapped file that is cut short, or whose disk fails, raises SIGBUS in its
- * reader. */
+/* The shard that this thread is reading, NULL if none. If a mapped file is cut short or its disk fails, the thread that
+ * reads it gets SIGBUS. */
 static _Thread_local const Shard *reading;
 
-/* Handles SIGBUS. The signal occurs in a reading loop, which holds no lock and leaves nothing half done. So fail() may
- * end the job, as for an error returned to that loop. */
+/* Handles SIGBUS. The signal arrives in a loop that reads a mapped file. The loop holds no lock and leaves nothing half
+ * done. So fail() may end the job from here. */
 static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     const Shard   *shard = reading;
     const uint8_t *at = (const uint8_t *)info->si_addr;
     (void)context;
-    /* the address is in no shard that is being read: act as without this handler */
+    /* the address is in no shard that is being read, so the default action follows, as without this handler */
     if (!shard || at < shard->map || at >= shard->map + shard->file_bytes) {
         set_action(signal_number, &(struct sigaction){.sa_handler = SIG_DFL});
         return;
@@ -480,8 +484,9 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
 
 #define SAY(exit_code, ...) return snprintf(sentence, SHARD_SENTENCE_CHARS, __VA_ARGS__), exit_code
 
-/* Checks the lengths, pointers and borders of an index against each other and the file. Returns 0; 1 with the fault,
- * worded to follow the name of the index; or -errno. The whole index is read, in blocks. */
+/* Checks a Megatron index against itself and against the file of tokens: lengths and places of sequences, ends of
+ * documents. Returns 0; 1 with the fault, worded to follow the name of the index; or -errno. Reads the whole index, in
+ * blocks. */
 static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint64_t file_bytes,
                        char fault[SHARD_FAULT_CHARS]) {
 #define WRONG(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), 1
@@ -521,8 +526,8 @@ static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint6
 #undef WRONG
 }
 
-/* Reads the index beside NAME.bin; *found is 1 if there is one. An index that does not describe the file was damaged,
- * or belongs to another one. Returns 0, or an exit code with the message in sentence. */
+/* Reads the Megatron index NAME.idx of a file NAME.bin. *found is 1 if there is one. Refuses an index that does not
+ * describe the file. Returns 0, or an exit code with a message in sentence. */
 static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header, int *found, char *sentence) {
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];
@@ -559,14 +564,15 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     return 0;
 }
 
-/* Writes the message for a text file, with the command that turns it into tokens, or for a packed file of tokens. */
+/* Writes the message for a text file that was named as a file of tokens, with the command that turns it into tokens.
+ * For a packed file of tokens the command unpacks it. */
 static int refuse_text(const char *path, const char *kind, char *sentence) {
     const char *name = basename(path);
     char        out[4200], why[TEXT_FILE_FAULT_CHARS];
     const char *what;
     TextFile   *file;
     Packing     packing = PACKED_NOT;
-    /* a damaged file is not refused here: tokenize prints where it is damaged */
+    /* a damaged file is not refused here, because tokenize prints where it is damaged */
     if (text_file_open(&file, path, IO_READ, ENCODING_UTF8, why) == 0) {
         TextKind inside = text_file_kind(file, &what);
         if (inside == TEXT_SHARD || inside == TEXT_BINARY) packing = text_file_form(file).packing;
@@ -648,7 +654,8 @@ uint32_t shard_token(const Shard *shard, int64_t i) {
     return shard->header.token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
 }
 
-/* Unmaps the pages of tokens [first, first + count); the next access maps them again from the page cache. */
+/* Unmaps the memory pages of tokens [first, first + count). The next access maps them again from the system's page
+ * cache. */
 static void drop_pages(const Shard *shard, int64_t first, int64_t count) {
     uintptr_t page  = (uintptr_t)sysconf(_SC_PAGESIZE), width = (uintptr_t)shard->header.token_bytes;
     uintptr_t begin = (uintptr_t)shard->map + shard->header.data_offset + (uintptr_t)first * width;
@@ -667,7 +674,8 @@ void shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *token
 }
 
 int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
-    enum { BLOCK = 1 << 20 }; /* tokens that are read at once; so few that the mapped pages do not add up */
+    /* number of tokens that are read at once; few, so that little of the file is mapped into this process */
+    enum { BLOCK = 1 << 20 };
     const uint8_t *tokens = shard->map + shard->header.data_offset;
     const int      wide = shard->header.token_bytes == 4;
     const int64_t  n = shard->header.tokens;
@@ -715,11 +723,11 @@ int64_t shard_zero_tail(const Shard *shard) {
 enum { WRITER_BYTES = 1 << 20 };
 
 struct ShardWriter {
-    char   *path, *tmp;      /* owned; tmp = path.tmp, NULL once renamed */
-    int     fd;              /* descriptor of tmp; -1 once closed */
+    char   *path, *tmp;      /* owned; path of the shard, and path.tmp, where it is written; tmp is NULL once renamed */
+    int     fd;              /* file descriptor of tmp; -1 once closed */
     int     token_bytes;
     int64_t tokens, vocab_size;
-    size_t  used_bytes;      /* bytes of `buffer` that are used */
+    size_t  used_bytes;      /* bytes of `buffer` that are not yet written to the file */
     uint8_t buffer[WRITER_BYTES];
 };
 
@@ -727,7 +735,7 @@ int shard_writer_create(ShardWriter **out, const char *path, int64_t vocab_size)
     ShardWriter *w = xcalloc(1, sizeof *w, "the writer of a shard");
     w->token_bytes = vocab_size <= 65536 ? 2 : 4;
     w->vocab_size = vocab_size;
-    /* a header of zeros until shard_writer_finish, so a shard whose writer died has no tokens */
+    /* the header stays zero until shard_writer_finish, so a shard whose writer died has no tokens */
     w->used_bytes = SHARD_HEADER_BYTES;
     w->path = xstrdup(path, "the path of a shard");
     w->tmp = xformat("the path of a shard", "%s.tmp", path);
@@ -752,7 +760,7 @@ int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         CHECK(tokens[i] >= 0 && tokens[i] < w->vocab_size, "token %d of a vocabulary of %lld", tokens[i],
               (long long)w->vocab_size);
-        /* little-endian: the low bytes come first */
+        /* copies the low bytes, which come first because the machine is little-endian */
         memcpy(w->buffer + w->used_bytes, &tokens[i], (size_t)w->token_bytes);
         w->used_bytes += (size_t)w->token_bytes;
         if (w->used_bytes == WRITER_BYTES) {

@@ -15,7 +15,7 @@
 #include "core/error.h"
 #include "core/json.h"
 
-/* Patterns that are published with vocabularies. Sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the
+/* Patterns that were published with vocabularies. Sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the
  * tokenizer.json of Qwen/Qwen3-0.6B. */
 const char SPLIT_GPT2[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 static const char CL100K[] =
@@ -31,12 +31,12 @@ static const char O200K[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 static const char PATTERN[] = "a tokenizer's pattern"; /* purpose of an allocation in the message "no memory for ..." */
-/* The two groups for word endings after an apostrophe. Only these may ignore case in PCRE2: Oniguruma folds one
- * character to several, so that other patterns could differ. */
+/* Two groups that match word endings after an apostrophe. Only these may ignore case where PCRE2 matches. Oniguruma
+ * folds one character to several, so with other groups the engines could differ. */
 static const char *const APOSTROPHES[] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[sdmt]|ll|ve|re)"};
 
-/* Known patterns, with the names of their vocabularies. Matching them takes time linear in the text. So they run
- * without a time limit if PCRE2 has compiled them to machine code. */
+/* Known patterns that split text, with the names of their vocabularies. Matching them takes time linear in the text. So
+ * they run without a time limit if PCRE2 has compiled them to machine code. */
 static const struct { const char *name, *pattern; } KNOWN[] = {
     {"r50k_base", SPLIT_GPT2}, {"p50k_base", SPLIT_GPT2}, {"gpt2", SPLIT_GPT2}, {"cl100k_base", CL100K},
     {"llama3", CL100K}, {"o200k_base", O200K}, {"qwen", QWEN}, {"", "\\p{N}"}, {"", "\\p{N}+"}, {"", "\\p{N}{1,3}"}};
@@ -49,8 +49,8 @@ const char *split_named(const char *name) {
 
 /* --- constructs that mean the same to both engines ---------------------------------------------------------------- */
 
-/* Each reads_ function reads one construct at *p and moves *p after it. It returns 0 for any other construct, whose
- * meaning may differ. */
+/* Each function reads_X reads one construct of a pattern at *p and moves *p after it. It returns 0 for any construct
+ * that PCRE2 and Oniguruma may read differently. */
 static int reads_alternatives(const char **p);
 
 static int reads_word(const char **p, const char *word) {
@@ -60,8 +60,8 @@ static int reads_word(const char **p, const char *word) {
     return 1;
 }
 
-/* Reads \s, \d, a general category such as \p{Lu}, or escaped punctuation. *is_set is 1 if it matches several
- * characters. */
+/* Reads \s, \d, a general category such as \p{Lu}, or escaped punctuation at *p. *is_set is 1 if the escape matches
+ * several characters. */
 static int reads_escape(const char **p, int *is_set) {
     static const char *const CATEGORIES[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",
                                              "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po",
@@ -78,7 +78,7 @@ static int reads_escape(const char **p, int *is_set) {
     return 0;
 }
 
-/* Returns the code point of a literal character, -1 if it is not UTF-8, and moves *p after it. */
+/* Reads a literal character at *p and moves *p after it. Returns its code point, -1 if the bytes are not UTF-8. */
 static int32_t reads_character(const char **p) {
     const unsigned char *s = (const unsigned char *)*p;
     int     n = utf8_bytes(*p, strlen(*p));
@@ -98,7 +98,7 @@ static int reads_class(const char **p) {
             (**p == '-' && (members > 0 || (*p)[1] == '-') && (*p)[1] != ']'))
             return 0;
         if (**p != '\\') first = reads_character(p);
-        else if (reads_escape(p, &is_set)) first = INT32_MAX; /* an escape begins no range such as a-z */
+        else if (reads_escape(p, &is_set)) first = INT32_MAX; /* an escape, which cannot begin a range such as a-z */
         else return 0;
         if (first < 0) return 0;
         if (**p != '-' || (*p)[1] == ']') continue;
@@ -109,7 +109,7 @@ static int reads_class(const char **p) {
     return members > 0;
 }
 
-/* Reads what matches one character: a literal, a class, an escape, or a dot. */
+/* Reads a construct of a pattern that matches one character: a literal, a class, an escape, or a dot. */
 static int reads_one(const char **p) {
     int is_set;
     if (**p == '\\') return reads_escape(p, &is_set);
@@ -133,7 +133,8 @@ static int reads_interval(const char **p) {
     return 1;
 }
 
-/* Reads an optional ? * + or {n,m}. It may be lazy or possessive where that means the same to both engines. */
+/* Reads the repeat of a construct, if there is one: ? * + or {n,m}. A lazy or possessive repeat is read only where both
+ * engines give it the same meaning. */
 static int reads_repeat(const char **p) {
     if (**p == '{') {
         if (!reads_interval(p)) return 0;
@@ -162,8 +163,9 @@ static int reads_alternatives(const char **p) {
     return 1;
 }
 
-/* Returns 1 if a pattern has a look-ahead and a dot. Oniguruma tries a pattern that begins with .* only at the
- * beginnings of lines. It also does so after a look-ahead, and then misses matches that PCRE2 finds. */
+/* Returns 1 if a pattern has a look-ahead and a dot. Such a pattern must not go to PCRE2. Oniguruma tries a pattern
+ * that begins with .* only at the beginnings of lines. It also does so after a look-ahead, and then misses matches that
+ * PCRE2 finds. */
 static int looks_ahead_of_any(const char *pattern) {
     int in_class = 0, any = 0;
     for (const char *p = pattern; *p; p += *p == '\\' && p[1] ? 2 : 1) {
@@ -182,8 +184,8 @@ static int oniguruma_is_older(int teeny) {
     return sscanf(onig_version(), "%d.%d.%d", &major, &minor, &own) != 3 || (major == 6 && minor == 9 && own < teeny);
 }
 
-/* Returns a construct of the pattern that the installed libonig may read otherwise than Hugging Face tokenizers, or
- * NULL. */
+/* Returns a construct of the pattern that the installed libonig may read differently from Hugging Face tokenizers.
+ * Returns NULL if there is none. */
 static const char *untrusted(const char *pattern) {
     static const char *const BRACKETS[] = {"[:alnum:]", "[:alpha:]", "[:digit:]", "[:space:]", "[:upper:]", "[:lower:]",
                                            "[:word:]", "[:xdigit:]", "[:blank:]", "[:cntrl:]", "[:ascii:]"};
@@ -210,26 +212,26 @@ static const char *untrusted(const char *pattern) {
 /* --- the split ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    char             *pattern;   /* owned: the pattern as written */
+    char             *pattern;   /* owned: the pattern as it was given */
     SplitBehavior     behavior;
     int               is_inverted;
-    pcre2_code       *code;      /* owned: compiled by PCRE2; NULL: onig is used */
+    pcre2_code       *code;      /* owned: the pattern compiled by PCRE2; NULL: onig is used */
     int               has_jit;
-    OnigRegex         onig;      /* owned: compiled by Oniguruma; used if code is NULL */
+    OnigRegex         onig;      /* owned: the pattern compiled by Oniguruma; used if code is NULL */
 } Rule;
 
 struct Split {
     Rule                 rule[SPLIT_RULES];
     int                  rules;
-    char                *name;       /* owned: the file of the tokenizer, for messages */
-    pcre2_match_data    *match;      /* owned: memory of PCRE2 for a match */
-    pcre2_match_context *context;    /* owned: limits of PCRE2 for a match */
+    char                *name;       /* owned: path of the tokenizer's file, for messages */
+    pcre2_match_data    *match;      /* owned: memory that PCRE2 needs to match */
+    pcre2_match_context *context;    /* owned: settings with which PCRE2 matches, such as its stack */
     pcre2_jit_stack     *stack;      /* owned: stack of PCRE2's machine code */
     OnigRegion          *region;     /* owned: memory of Oniguruma for a match */
-    OnigMatchParam      *limits;     /* owned: limits of Oniguruma for a match */
-    int64_t              place;      /* byte of the whole text at which the next call of split_text() begins */
-    /* The clock that ends the process if a pattern backtracks without end. The clock's thread reads the members `at`
-     * and `busy`. */
+    OnigMatchParam      *limits;     /* owned: settings with which Oniguruma matches, such as its limits */
+    /* byte of the whole text at which the next call of split_text() begins; for a message */
+    int64_t              place;
+    /* A clock ends the process if a pattern backtracks without end. Its thread reads the members `at` and `busy`. */
     int                  is_watched, has_clock;
     pthread_t            owner;      /* thread whose processor time the clock counts */
     timer_t              clock;
@@ -238,8 +240,8 @@ struct Split {
     const Rule *volatile busy;
 };
 
-/* Returns the pattern with \s written as the Unicode property White_Space. U+180E is white space to PCRE2's \s, and has
- * not been to Unicode since 6.3. */
+/* Returns the pattern with \s written as the Unicode property White_Space. The two differ in U+180E: PCRE2's \s matches
+ * it, but it has not been white space in Unicode since 6.3. */
 static char *with_unicode_spaces(const char *pattern) {
     char *out = xmalloc(20 * strlen(pattern) + 1, PATTERN), *to = out;
     for (const char *at = pattern; *at; at++) {
@@ -301,7 +303,7 @@ int split_create(Split **split, const SplitRule *rule, int rules, const char *na
         *r = (Rule){.pattern = xstrdup(given->pattern, PATTERN),
                     .behavior = given->behavior,
                     .is_inverted = given->is_inverted};
-        /* compiled even if PCRE2 will match, because Oniguruma refuses text that is no valid pattern */
+        /* compiled by Oniguruma even if PCRE2 will match, because Oniguruma refuses text that is no valid pattern */
         if (!compile_oniguruma(r, fault)) return split_destroy(s), 0;
         const char *rest = r->pattern;
         int         is_common = reads_alternatives(&rest) && !*rest && !looks_ahead_of_any(r->pattern);
@@ -364,8 +366,8 @@ static void clock_ran_out(union sigval split) {
     if (r) ran_away(s, r);
 }
 
-/* Sets the clock of this thread to `seconds`; 0 stops it. If no clock can be made, only the engine's own limit
- * remains. */
+/* Sets the clock that limits the processor time of this thread to `seconds`; 0 stops it. If no clock can be made, only
+ * the limits of the engines remain. */
 static void set_clock(Split *s, time_t seconds) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD,
                              .sigev_notify_function = clock_ran_out,
@@ -379,8 +381,8 @@ static void set_clock(Split *s, time_t seconds) {
     if (s->has_clock) timer_settime(s->clock, 0, &left, NULL);
 }
 
-/* Restarts the clock after the text up to `done`. It adds a second to SPLIT_SECONDS for each 16 MiB of the remaining
- * text, because one search may read all of it. */
+/* Restarts the clock of a pattern, which has split the text up to `done`. The clock gets SPLIT_SECONDS, and a second
+ * for each 16 MiB of the remaining text, because one search may read all of it. */
 static void renew_clock(Split *s, const char *done) {
     s->renewed = done;
     set_clock(s, SPLIT_SECONDS + (time_t)((s->end - done) >> 24));
@@ -388,7 +390,8 @@ static void renew_clock(Split *s, const char *done) {
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
 
-/* Finds the first match at or after byte `from`. Returns 1, 0 if there is none, or -1 if later text may change it. */
+/* Finds the first match of a pattern at or after byte `from`. Returns 1 with its range in span, 0 if there is none, or
+ * -1 if text that follows may change it. */
 static int find_match(Split *s, const Rule *r, const char *text, size_t bytes, size_t from, SplitEnd end,
                       size_t span[2]) {
     s->at = text + from, s->busy = r;
@@ -420,11 +423,11 @@ static int find_match(Split *s, const Rule *r, const char *text, size_t bytes, s
 
 static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with);
 
-/* State of one rule's split: receives matches and the text between them, in order, and holds the last one back while
- * the next may join it. */
+/* State of the split by one rule. It receives the matches and the texts between them, in order. It holds the last one
+ * back as long as the next one may join it. */
 typedef struct {
     Split      *split;
-    int         rule;           /* index of the rule */
+    int         rule;           /* index of the rule in split->rule */
     const char *text;
     SplitPiece *piece;
     void       *with;
@@ -456,15 +459,15 @@ static void take_span(Spans *x, size_t begin, size_t end, int is_match) {
     x->end = end, x->is_match = is_match, x->holds = 1;
 }
 
-/* Splits text that is UTF-8 by rule i and those after it. */
+/* Splits UTF-8 text by rule i, and the results by the rules after it. Returns the number of bytes that were split. */
 static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with) {
     const Rule *r = &s->rule[i];
     Spans       x = {.split = s, .rule = i, .text = text, .piece = piece, .with = with};
     size_t      done = 0, last = SIZE_MAX, span[2];
     if (end == SPLIT_MORE && (i == s->rules || !r->code || r->behavior > SPLIT_REMOVED))
-        return 0; /* nothing is consumed yet: this rule must see the whole text */
+        return 0; /* nothing is consumed yet, because this rule must see the whole text */
     if (i == s->rules) {
-        /* a long piece() stops the clock, because its time must not count for the pattern */
+        /* stops the clock during piece() for a long piece, because that time must not count for the pattern */
         int is_long = bytes >= SPLIT_STRETCH;
         if (is_long) set_clock(s, 0);
         piece(with, text, bytes);
@@ -476,7 +479,7 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
         int found = find_match(s, r, text, bytes, from, end, span);
         if (found < 0) return done;
         if (found == 0) break;
-        if (span[0] == span[1] && span[1] == last) { /* an empty match directly after a match is ignored */
+        if (span[0] == span[1] && span[1] == last) { /* ignores an empty match directly after a match */
             for (from++; from < bytes && ((unsigned char)text[from] & 0xC0) == 0x80;) from++;
             continue;
         }
@@ -493,7 +496,8 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
 /* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------- */
 
 int utf8_is_cut(const char *text, size_t bytes) {
-    char least[4], most[4]; /* characters with the least and the greatest bytes that may follow */
+    /* the bytes, followed by the least and by the greatest bytes that may continue a character */
+    char least[4], most[4];
     if (bytes > 3) return 0;
     memset(least, 0x80, sizeof least), memset(most, 0xBF, sizeof most);
     memcpy(least, text, bytes), memcpy(most, text, bytes);

@@ -11,14 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The pattern of GPT-2, as in its published encoder. */
+/* Pattern that splits text into pieces for GPT-2, as in its published encoder. */
 extern const char SPLIT_GPT2[];
-/* Returns the pattern of a published vocabulary by its name ("gpt2", "cl100k_base" ...), or NULL if the name is
- * unknown. */
+/* Returns the pattern that splits text for a published vocabulary, by its name ("gpt2", "cl100k_base" ...). Returns
+ * NULL if the name is unknown. */
 const char *split_named(const char *name);
 
-/* How a match becomes a piece, as in Hugging Face tokenizers. In this order: it is a piece of its own; it is removed;
- * it joins the text before it; it joins the text after it; adjacent matches are one piece. */
+/* What becomes of a match, as in Hugging Face tokenizers. SPLIT_ISOLATED: it is a piece of its own. SPLIT_REMOVED: it
+ * is removed. SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT: it joins the text before or after it. SPLIT_CONTIGUOUS: adjacent
+ * matches are one piece. */
 typedef enum { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT, SPLIT_CONTIGUOUS } SplitBehavior;
 typedef struct {
     char         *pattern;
@@ -30,23 +31,23 @@ typedef struct Split Split;
 enum { SPLIT_RULES = 8, SPLIT_FAULT_CHARS = 400 };
 typedef enum { SPLIT_BY_CONSTRUCTS, SPLIT_BY_ONIGURUMA } SplitEngine;
 
-/* Compiles the rules. Each rule splits the pieces of the rule before it. name is the file of the tokenizer, for
- * messages. engine is SPLIT_BY_CONSTRUCTS, which chooses by the constructs of each pattern; only tests force Oniguruma.
- * Returns 1, or 0 with the reason in fault if a pattern cannot be used. */
+/* Compiles the rules. Each rule splits the pieces of the rule before it. name is the path of the tokenizer's file, for
+ * messages. With SPLIT_BY_CONSTRUCTS the constructs of each pattern decide whether PCRE2 or Oniguruma matches it. Only
+ * tests force Oniguruma. Returns 1, or 0 with the reason in fault if a pattern cannot be used. */
 int  split_create(Split **split, const SplitRule *rule, int rules, const char *name, SplitEngine engine,
                   char fault[SPLIT_FAULT_CHARS]);
 void split_destroy(Split *split);
-/* Returns SPLIT_BY_ONIGURUMA if one of the rules needs it. */
+/* Returns SPLIT_BY_ONIGURUMA if Oniguruma matches one of the rules, otherwise SPLIT_BY_CONSTRUCTS. */
 SplitEngine split_engine(const Split *split);
-uint64_t split_hash(const Split *split); /* returns a hash of the rules as written */
-int  split_removes(const Split *split); /* returns 1 if a rule removes some text */
+uint64_t split_hash(const Split *split); /* returns a hash of the patterns and behaviors of the rules */
+int  split_removes(const Split *split); /* returns 1 if a rule removes some of the text */
 
-/* Calls piece(with, begin, bytes) for each piece of text, in order. Adjacent bytes that are not UTF-8 are one piece.
- * The text before them and the text after them are split as two texts.
+/* Splits a text: calls piece(with, begin, bytes) for each piece, in order. Adjacent bytes that are not UTF-8 are one
+ * piece. The text before them and the text after them are split as two texts.
  *
  * With SPLIT_MORE, more text follows. Only pieces that later text cannot change are passed to piece(). Returns the
- * number of bytes in them; the caller passes the remaining bytes again, before the next text. With SPLIT_END all bytes
- * are split.
+ * number of bytes in them. The caller passes the remaining bytes again, before the text that follows. With SPLIT_END
+ * all bytes are split.
  *
  * Exits with 65 if a pattern needs over SPLIT_SECONDS of processor time for SPLIT_STRETCH bytes. split_place() sets the
  * byte of the text at which the next call begins, for the message of that exit. Not for two threads at once. */
@@ -56,10 +57,11 @@ typedef void SplitPiece(void *with, const char *begin, size_t bytes);
 size_t split_text(Split *split, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with);
 void   split_place(Split *split, int64_t byte);
 
-/* Returns how many bytes of UTF-8 the text begins with. If it begins with other bytes, returns 0 and their number in
- * *invalid. With SPLIT_MORE a character that the end of the text cuts counts as neither: both are 0. */
+/* Returns how many bytes of valid UTF-8 the text begins with. If it begins with other bytes, returns 0 and their number
+ * in *invalid. With SPLIT_MORE a character that the end of the text cuts is neither valid nor invalid: both numbers are
+ * 0. */
 size_t  utf8_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid);
-/* Returns 1 if a text of `bytes` bytes is the beginning of a character, cut by its end. */
+/* Returns 1 if these bytes are the beginning of a UTF-8 character whose end is missing. */
 int     utf8_is_cut(const char *text, size_t bytes);
 int64_t utf8_invalid(const char *text, size_t bytes); /* returns the number of bytes of a text that are not UTF-8 */
 

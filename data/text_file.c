@@ -1,6 +1,5 @@
-/* text_file.c - see text_file.h. First the bytes inside a packed file, then the text in them: its encoding, what it is
- * if it is no text, and its clean characters.
- */
+/* text_file.c - see text_file.h. First the bytes inside a packed file, then the text in them: its encoding, what a file
+ * is that is no text, and characters decoded to UTF-8. */
 #include "data/text_file.h"
 
 #include <archive.h>
@@ -22,22 +21,22 @@
 #include "core/format.h"
 #include "data/shard.h"
 
-enum { CARRY = 4 /* bytes of the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
+enum { CARRY = 4 /* most bytes of a character in any encoding */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
 
 const char *const TEXT_ENCODINGS[] = {"utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be", "latin-1", NULL};
 
-/* Writes the sentence into `fault` and gives exit_code. */
+/* Writes a sentence about a fault into `fault`. Its value is exit_code. */
 #define FAULT(exit_code, ...) (snprintf(fault, TEXT_FILE_FAULT_CHARS, __VA_ARGS__), (exit_code))
 
 /* --- packed files ------------------------------------------------------------------------------------------------- */
 
 enum {
     INPUT_BYTES = 1 << 16,
-    ZSTD_HEADER = 18,  /* bytes of the longest header of a frame (RFC 8878) */
-    ZSTD_MOST = 31,    /* log2 of the largest window that libzstd reads */
-    /* bytes of the header and of the footer of an xz stream */
+    ZSTD_HEADER = 18,  /* most bytes of the header of a zstd frame (RFC 8878) */
+    ZSTD_MOST = 31,    /* log2 of the largest window of zstd that libzstd reads */
+    /* XZ_HEADER, XZ_FOOTER: bytes of the header and of the footer of an xz stream */
     XZ_HEADER = 12, XZ_FOOTER = 12, XZ_LAST = XZ_HEADER + XZ_FOOTER,
-    ZLIB_GZIP = 15 + 16 /* bits of the largest window, plus 16: expect a gzip header */
+    ZLIB_GZIP = 15 + 16 /* log2 of the largest window, plus 16 to accept only a gzip header */
 };
 
 struct Unpack {
@@ -45,26 +44,27 @@ struct Unpack {
     UnpackSource   *source;       /* borrowed: reads the packed file */
     void           *with;         /* borrowed: argument of source() */
     char            in[INPUT_BYTES];
-    size_t          at, end;      /* range of `in` whose bytes are not used yet */
-    int64_t         used;         /* bytes of the packed file before `at` */
-    int             is_at_end;    /* 1 when the source has reached its end */
-    int             member;       /* number of the member being read, from 1 */
-    int             is_between;   /* 1 between two members: the next byte begins one, or the file ends */
+    size_t          at, end;      /* unused bytes of `in` are in[at .. end-1] */
+    int64_t         used;         /* number of bytes of the packed file that have been used */
+    int             is_at_end;    /* 1 when source() has reached the end of the packed file */
+    int             member;       /* number of the gzip member, zstd frame or xz file that is being read, from 1 */
+    int             is_between;   /* 1 between two members: the next byte begins a member, or the file ends */
     int             is_done;
     z_stream        gzip;
     ZSTD_DCtx      *zstd;         /* owned: state of libzstd */
-    uint64_t        window;       /* bytes of memory that the header of the zstd frame requires; 0 if not known */
+    uint64_t        window;       /* memory in bytes that the header of the zstd frame requires; 0 if not known */
     struct archive *xz;           /* owned: libarchive's reader of an xz file */
-    unsigned char   last[XZ_LAST]; /* the last bytes of an xz file so far */
+    unsigned char   last[XZ_LAST]; /* the last bytes of the xz file that have been read */
     size_t          lasts;
-    int             error;        /* exit code of a failed source, because libarchive does not keep it; 0 if none */
+    /* exit code of a failed source(), which libarchive does not keep; 0 if it has not failed */
+    int             error;
     char            why[TEXT_FILE_FAULT_CHARS];
 };
 
 Packing unpack_kind(const char *data, size_t bytes) {
     static const char GZIP[] = "\x1f\x8b\x08", ZSTD[] = "\x28\xb5\x2f\xfd", SKIPPABLE[] = "\x2a\x4d\x18",
                       XZ[] = "\xfd" "7zXZ";
-    /* also if the file is cut off within these three bytes */
+    /* recognises gzip even if the file is cut off within the three bytes of its magic */
     if (bytes >= 2 && memcmp(data, GZIP, bytes < 3 ? bytes : 3) == 0) return PACKED_GZIP;
     if (bytes >= 4 && memcmp(data, ZSTD, 4) == 0) return PACKED_ZSTD;
     if (bytes >= 4 && ((unsigned char)data[0] & 0xF0) == 0x50 && memcmp(data + 1, SKIPPABLE, 3) == 0)
@@ -87,8 +87,8 @@ static int64_t is_damaged(const Unpack *u, const char *why, char *fault) {
                   (long long)u->used, PACKINGS[u->packing].name, u->member, why);
 }
 
-/* Reads until `in` has at least `least` unused bytes or the file ends. Returns how many it has, or minus an exit
- * code. */
+/* Reads the packed file until `in` has at least `least` unused bytes, or the file ends. Returns how many bytes are
+ * unused, or minus an exit code. */
 static int64_t refill(Unpack *u, size_t least, char *fault) {
     if (u->end - u->at >= least) return (int64_t)(u->end - u->at);
     memmove(u->in, u->in + u->at, u->end - u->at);
@@ -106,7 +106,7 @@ static void use(Unpack *u, size_t bytes) { u->at += bytes, u->used += (int64_t)b
 
 /* --- packed: gzip ------------------------------------------------------------------------------------------------- */
 
-/* Begins the next gzip member. Returns 1, 0 if none follows, or minus an exit code. */
+/* Begins the next member of a gzip file. Returns 1, 0 if the file has no more members, or minus an exit code. */
 static int64_t begin_gzip(Unpack *u, char *fault) {
     int64_t n = refill(u, 2, fault);
     if (n < 0) return n;
@@ -143,10 +143,10 @@ static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
 
 /* --- packed: zstd ------------------------------------------------------------------------------------------------- */
 
-/* Returns the window of a zstd frame in bytes, or the size of its text if the header has it and it is smaller. Returns
- * 0 if it is no frame. */
+/* Returns the memory that a zstd frame needs, in bytes: its window, or the size of its text if the header gives a
+ * smaller size. Returns 0 if the bytes are no frame. */
 static uint64_t window_of(const unsigned char *header, int64_t bytes) {
-    /* bytes of the two fields, by the bits that announce them (RFC 8878 3.1.1.1) */
+    /* bytes of the two fields of the header, by the bits that announce them (RFC 8878 3.1.1.1) */
     static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8};
     if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0 || header[4] & 0x20) return 0;
     uint64_t base = (uint64_t)1 << (10 + (header[5] >> 3)), window = base + base / 8 * (header[5] & 7);
@@ -156,7 +156,7 @@ static uint64_t window_of(const unsigned char *header, int64_t bytes) {
     return size < window && window <= (uint64_t)1 << ZSTD_MOST ? size : window;
 }
 
-/* Returns the memory that the system can still give, in bytes; UINT64_MAX if it is not known. */
+/* Returns the memory that the system can still allocate, in bytes; UINT64_MAX if it is not known. */
 static uint64_t memory_there(void) {
     char               line[200];
     unsigned long long kib = 0;
@@ -176,7 +176,7 @@ static int64_t is_too_wide(const Unpack *u, char *fault) {
                   "--long=31 < PACKED > NEW", (double)u->window / mib, there);
 }
 
-/* Begins the next zstd frame. Returns 1, 0 if none follows, or minus an exit code. */
+/* Begins the next frame of a zstd file. Returns 1, 0 if the file has no more frames, or minus an exit code. */
 static int64_t begin_zstd(Unpack *u, char *fault) {
     int64_t n = refill(u, ZSTD_HEADER, fault);
     if (n <= 0) return n;
@@ -227,9 +227,9 @@ static int64_t read_zstd(Unpack *u, char *data, size_t bytes, char *fault) {
 
 /* --- packed: xz --------------------------------------------------------------------------------------------------- */
 
-/* Returns whether a whole xz stream is followed by fewer than twelve bytes. liblzma ignores these bytes, because it
- * waits for twelve bytes before it reads a header. A stream ends with the checksum of six bytes, these six bytes, and
- * "YZ" (xz-file-format 2.1.2). Bytes that may begin another stream do not count. */
+/* Returns whether a whole xz stream is followed by one to eleven other bytes. liblzma ignores these bytes, because it
+ * waits for twelve bytes before it reads a header. A stream ends with a footer of twelve bytes: the checksum of six
+ * bytes, these six bytes, and "YZ" (xz-file-format 2.1.2). Bytes that may begin another stream do not count. */
 static int is_behind_xz(const Unpack *u) {
     for (size_t n = 1; n < XZ_HEADER && n + XZ_FOOTER <= u->lasts; n++) {
         const unsigned char *behind = u->last + u->lasts - n, *footer = behind - XZ_FOOTER;
@@ -241,11 +241,12 @@ static int is_behind_xz(const Unpack *u) {
 
 static la_ssize_t next_xz(struct archive *a, void *with, const void **data) {
     Unpack *u = (Unpack *)with;
-    use(u, u->end - u->at); /* all bytes so far are used: libarchive asks for more only when it has finished them */
+    /* counts all bytes read so far as used, because libarchive asks for more only when it has finished them */
+    use(u, u->end - u->at);
     *data = u->in;
     int64_t n = refill(u, 1, u->why);
     if (n < 0) return u->error = (int)-n, archive_set_error(a, -1, "cannot be read"), -1;
-    /* keeps the last bytes of the file so far: those read now after those read before */
+    /* keeps the last XZ_LAST bytes of the file so far: those read now, and before them those read earlier */
     size_t now = u->end < XZ_LAST ? u->end : XZ_LAST, old = u->lasts < XZ_LAST - now ? u->lasts : XZ_LAST - now;
     memmove(u->last, u->last + u->lasts - old, old);
     memcpy(u->last + old, u->in + u->end - now, now);
@@ -261,11 +262,12 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
         return -FAULT(EXIT_DATA, "holds bytes that are no xz behind its last stream: damaged, or something was added; "
                       "copy or download it again");
     if (strstr(why, "No progress")) return is_cut(u, fault);
-    /* "memory" or "Memory": libarchive says so if there is no memory for the dictionary */
+    /* part of "memory" or "Memory", which libarchive says if there is no memory for the dictionary */
     if (strstr(why, "emory"))
         return -FAULT(EXIT_MEMORY, "was packed by xz with a dictionary for which there is no memory: unpack it on a "
                       "machine with more, by $ xz -dc < PACKED > NEW");
-    const char *colon = strrchr(why, ':'); /* a message of libarchive is "Lzma library error: Corrupted input data" */
+    /* finds the last part of a message of libarchive, such as "Lzma library error: Corrupted input data" */
+    const char *colon = strrchr(why, ':');
     return -FAULT(EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
 }
 
@@ -329,9 +331,10 @@ void unpack_destroy(Unpack *u) {
 
 /* --- the file as text --------------------------------------------------------------------------------------------- */
 
-/* State of the UTF-8 check within a character. */
+/* State of the check for UTF-8 within a character. */
 typedef struct {
-    int           due, taken;  /* bytes of the current character that are missing, and bytes that were seen */
+    /* numbers of bytes of the current character: those that are missing, and those that were seen */
+    int           due, taken;
     unsigned char least, most; /* range that the next byte of the character must be in */
 } Utf8;
 
@@ -340,24 +343,26 @@ struct TextFile {
     /* borrowed [memory_bytes]: a file in memory, of which memory_at bytes are used; NULL if fd is read instead */
     const char  *memory;
     size_t       memory_bytes, memory_at;
-    Unpack      *packed;       /* owned; NULL if the file is not packed */
+    Unpack      *packed;       /* owned: unpacks the file; NULL if it is not packed */
     Packing      packing;
-    char         raw[TEXT_FILE_START]; /* [raws] start of the file before unpacking; raw_at bytes of it are used */
+    char         raw[TEXT_FILE_START]; /* [raws] bytes at the start of the packed file; raw_at of them are used */
     size_t       raws, raw_at;
-    char         start[TEXT_FILE_START]; /* [starts] start of the unpacked file, with its mark */
-    size_t       starts, given;          /* bytes of the start, and how many of them have been read */
+    /* [starts] bytes at the start of the unpacked file, with its byte-order mark */
+    char         start[TEXT_FILE_START];
+    size_t       starts, given;          /* bytes in `start`, and how many of them have been read from it */
     TextEncoding encoding;
     int          mark;
-    unsigned char carry[CARRY]; /* bytes of a character that is not whole yet */
+    unsigned char carry[CARRY]; /* bytes of a character whose end has not been read yet */
     size_t       carried;
-    /* unpacked bytes decoded; bytes of them that are not UTF-8, and the place of the first */
+    /* place in the unpacked file; number of bytes that are not UTF-8; place of the first of these */
     int64_t      at, invalid, first_invalid;
     Utf8         utf8;
 };
 
 /* --- bytes of the file -------------------------------------------------------------------------------------------- */
 
-/* Copies the next of `have` bytes, of which *used are used, to data. Returns how many. */
+/* Copies the next bytes of kept [have] to data, at most `bytes`. *used counts the bytes of kept that are used. Returns
+ * how many were copied. */
 static int64_t take_kept(const char *kept, size_t have, size_t *used, char *data, size_t bytes) {
     size_t n = have - *used < bytes ? have - *used : bytes;
     memcpy(data, kept + *used, n);
@@ -365,7 +370,7 @@ static int64_t take_kept(const char *kept, size_t have, size_t *used, char *data
     return (int64_t)n;
 }
 
-/* Reads the file from its first byte on: first the start kept in raw, then the rest. */
+/* Reads the next bytes of the file as it is stored: first those kept in f->raw, then the rest. */
 static int64_t read_raw(void *file, char *data, size_t bytes, char *fault) {
     TextFile *f = (TextFile *)file;
     ssize_t   n = take_kept(f->raw, f->raws, &f->raw_at, data, bytes);
@@ -377,14 +382,15 @@ static int64_t read_raw(void *file, char *data, size_t bytes, char *fault) {
     return n;
 }
 
-/* Reads the next unpacked bytes: first those kept in start, then the rest. */
+/* Reads the next unpacked bytes of the file: first those kept in f->start, then the rest. */
 static int64_t read_next(TextFile *f, char *data, size_t bytes, char *fault) {
     int64_t n = take_kept(f->start, f->starts, &f->given, data, bytes);
     if (n > 0) return n;
     return f->packed ? unpack_read(f->packed, data, bytes, fault) : read_raw(f, data, bytes, fault);
 }
 
-/* Fills a start, of which nothing is kept yet. It is shorter only if the file is. Returns 0 or minus an exit code. */
+/* Reads the first bytes of the file into a start. They are fewer than TEXT_FILE_START only if the file is shorter.
+ * Returns 0 or minus an exit code. */
 static int64_t fill(TextFile *f, char start[TEXT_FILE_START], size_t *bytes, char *fault) {
     size_t  got = 0;
     int64_t n = 0;
@@ -395,8 +401,8 @@ static int64_t fill(TextFile *f, char start[TEXT_FILE_START], size_t *bytes, cha
 
 /* --- characters --------------------------------------------------------------------------------------------------- */
 
-/* Counts the bytes that are not UTF-8 (RFC 3629) in the next bytes of a text. Each byte of an incomplete character
- * counts. */
+/* Checks the next bytes of a text, and counts those that are not UTF-8 (RFC 3629) in f->invalid. Each byte of an
+ * incomplete character counts. */
 static void check_utf8(TextFile *f, const char *text, size_t bytes) {
     Utf8 *u = &f->utf8;
     for (size_t i = 0; i < bytes; i++) {
@@ -439,8 +445,8 @@ static uint32_t unit_at(TextEncoding e, const unsigned char *in) {
     }
 }
 
-/* Decodes the character at in [bytes]. Returns its length, 0 if more bytes are needed, or -1 if it is invalid, with its
- * value in *character. */
+/* Decodes the character at the beginning of in [bytes] into *character. Returns how many bytes it has. Returns 0 if
+ * more bytes are needed, or -1 if it is invalid. */
 static int decode_one(TextEncoding e, const unsigned char *in, size_t bytes, uint32_t *character) {
     size_t unit = (size_t)unit_bytes(e);
     if (bytes < unit) return 0;
@@ -469,14 +475,13 @@ static int begins_with(const char *start, size_t starts, const char *with, size_
     return starts >= at + bytes && memcmp(start + at, with, bytes) == 0;
 }
 
-/* Detects and skips the byte-order mark. A mark of another encoding than the user has given is a fault. */
+/* Detects and skips the byte-order mark. If the user has asked for an encoding, the mark of another one is a fault. */
 static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
     f->encoding = asked;
     for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
         if (!begins_with(f->start, f->starts, MARKS[i].start, (size_t)MARKS[i].bytes, 0)) continue;
         if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE)
-            continue; /* not taken as the mark of UTF-32LE, because the user says UTF-16LE: its mark and then U+0000
-                       * are the same four bytes */
+            continue; /* the four bytes are also the mark of UTF-16LE and then U+0000, and UTF-16LE was asked for */
         if (asked != ENCODING_FOUND && asked != MARKS[i].encoding)
             return FAULT(EXIT_DATA, "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= "
                          "out, and the mark decides", encoding_name(MARKS[i].encoding), encoding_name(asked));
@@ -488,15 +493,16 @@ static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
     return 0;
 }
 
-/* Returns 1 if a text may contain this code point: it is assigned and no control character. */
+/* Returns 1 if a text may contain this code point: it is assigned, and no control character but common ones such as
+ * line ends. */
 static int is_of_text(uint32_t c) {
     utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
     return (kind != UTF8PROC_CATEGORY_CN && kind != UTF8PROC_CATEGORY_CC && kind != UTF8PROC_CATEGORY_CO) ||
            (c >= 8 && c <= 13) || c == 27;
 }
 
-/* Decodes the start in this encoding and returns the number of common characters, or -1 if a character does not belong
- * in a text. */
+/* Decodes the start of a file in this encoding. Returns the number of common characters in it, or -1 if it has a
+ * character that does not belong in a text. */
 static int64_t common_characters(const TextFile *f, TextEncoding e) {
     int64_t count = 0;
     for (size_t at = 0; at < f->starts;) {
@@ -510,13 +516,13 @@ static int64_t common_characters(const TextFile *f, TextEncoding e) {
     return count;
 }
 
-/* Returns the number of bytes at the start that are not UTF-8. */
+/* Returns how many bytes at the start of the file are not UTF-8. */
 static int64_t invalid_at_start(const TextFile *f) {
     int64_t invalid = 0;
     for (size_t at = 0; at < f->starts;) {
         size_t left = f->starts - at;
         int    n = (unsigned char)f->start[at] < 0x80 ? 1 : utf8_bytes(f->start + at, left);
-        /* the end of the kept start cuts a character */
+        /* the end of the kept start cuts this character */
         if (n == 0 && left < CARRY && f->starts == TEXT_FILE_START) break;
         invalid += n == 0;
         at += n ? (size_t)n : 1;
@@ -524,8 +530,8 @@ static int64_t invalid_at_start(const TextFile *f) {
     return invalid;
 }
 
-/* Detects UTF-16 and UTF-32 without a mark, by zero bytes and by which byte order gives common characters. Returns
- * ENCODING_FOUND if it is neither. */
+/* Detects UTF-16 and UTF-32 without a byte-order mark. Evidence is zero bytes, and which byte order gives common
+ * characters. Returns ENCODING_FOUND if the file is neither. */
 static TextEncoding unmarked_encoding(const TextFile *f) {
     TextEncoding best = ENCODING_FOUND;
     int64_t      most = 0, zeros = 0;
@@ -539,19 +545,21 @@ static TextEncoding unmarked_encoding(const TextFile *f) {
     return best;
 }
 
-/* Returns the number of a script, roughly: ASCII, Chinese with Japanese, Korean, or a block of 256 characters. */
+/* Returns a number for the script of a character, roughly: ASCII, Chinese with Japanese, Korean, or a block of 256
+ * characters. */
 static int script_of(uint32_t c) {
     enum { ASCII, CHINESE, KOREAN, OTHERS };
-    if (c < 0x80 || (c >= 0x2010 && c <= 0x2027)) return ASCII; /* dashes and quotes belong to every script */
+    /* counts dashes and quotes as ASCII, because they belong to every script */
+    if (c < 0x80 || (c >= 0x2010 && c <= 0x2027)) return ASCII;
     if ((c >= 0x3000 && c <= 0x30FF) || (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xFF00 && c <= 0xFFEF)) return CHINESE;
     return c >= 0xAC00 && c <= 0xD7A3 ? KOREAN : c < 0x1000 ? OTHERS + (int)(c >> 8) : OTHERS + 0x10;
 }
 
 TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
-    /* LEAST: fewest characters that are judged; SCRIPTS: numbers that script_of() returns */
+    /* LEAST: fewest characters that are judged; SCRIPTS: how many numbers script_of() can return */
     enum { LEAST = 16, SCRIPTS = 32 };
     size_t count = bytes < TEXT_FILE_START ? bytes : TEXT_FILE_START;
-    /* UTF-32 comes first, because it also reads as UTF-16 with zeros */
+    /* tries UTF-32 first, because it can also be read as UTF-16 with zeros */
     for (TextEncoding e = ENCODING_UTF32BE; e >= ENCODING_UTF16LE; e--) {
         int64_t of[SCRIPTS] = {0}, all = 0, stops = 0, most = 0;
         for (size_t at = 0; at < count && all >= 0;) {
@@ -572,15 +580,15 @@ TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
 
 /* --- what is no text ---------------------------------------------------------------------------------------------- */
 
-/* A Python command that converts a table to parquet. */
+/* A shell command for messages, which converts a table to parquet by Python. */
 #define TO_PARQUET(module, table)                                                                              \
     "$ python3 -c 'import sys, " module " as a, pyarrow.parquet as p; p.write_table(" table ", \"NEW.parquet\")' " \
     "FILE makes parquet of it"
 
 #define TAR "a tar archive: $ tar -xf PACKED unpacks it"
 
-/* IF_BINARY: a text could begin with these bytes, so they count only if the start has too many control bytes for a
- * text. */
+/* Which files these first bytes identify. ALWAYS: all. IF_BINARY: only those whose start has too many control bytes for
+ * a text, because a text could begin with the same bytes. */
 enum { ALWAYS, IF_BINARY };
 /* clang-format off */
 static const struct { const char *start; size_t bytes, at; int when; TextKind kind; const char *what; } OTHERS[] = {
@@ -718,8 +726,9 @@ static int is_binary(const char *text, size_t count, TextControls *c) {
     return text_is_binary(c, (int64_t)count);
 }
 
-/* Returns what a file is that is recognised by more than a few bytes: a tar archive from before 1988, by the checksum
- * of its first block, or safetensors, by eight bytes of length and then a header in JSON. NULL if it is neither. */
+/* Recognises two kinds of files by more than a few bytes and returns words for them. A tar archive from before 1988
+ * shows by the checksum of its first block. safetensors shows by eight bytes of length and then a header in JSON.
+ * Returns NULL for other files. */
 static const char *known_by_form(const char *start, size_t starts) {
     unsigned sum = 0, stored = 0;
     for (int i = 0; i < 512 && starts >= 512; i++) sum += i >= 148 && i < 156 ? ' ' : (unsigned char)start[i];
@@ -735,7 +744,8 @@ const char *text_other_kind(const uint8_t *data, size_t bytes) {
     size_t      starts = bytes < TEXT_FILE_START ? bytes : TEXT_FILE_START;
     what = known_by_form(start, starts);
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS && !what; i++) {
-        size_t marks = 0; /* bytes of the format's mark that are not zero; zero bytes are common among tokens */
+        /* bytes of the format's magic that are not zero; zeros do not count, because they are common among tokens */
+        size_t marks = 0;
         for (size_t k = 0; k < OTHERS[i].bytes; k++) marks += OTHERS[i].start[k] != 0;
         if (OTHERS[i].when == ALWAYS && marks >= 4 &&
             begins_with(start, starts, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at))
@@ -750,7 +760,8 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
     int looks_binary = is_binary(f->start, f->starts, &controls) ||
                        is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK, &controls);
     *what = NULL;
-    /* a byte-order mark decides: the tests below look at single bytes, which mean little in UTF-16 and UTF-32 */
+    /* a byte-order mark decides, because the tests below look at single bytes, which mean little in UTF-16 and
+     * UTF-32 */
     if (is_wide && f->mark) return TEXT_PLAIN;
     if (begins_with(f->start, f->starts, "PAR1\x15", 5, 0)) return TEXT_PARQUET;
     if (shard_is_llmc((const uint8_t *)f->start, f->starts))
@@ -770,7 +781,8 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
     }
 #define ISO_2022(country)                                                                                              \
     "text in ISO-2022, which is not read: $ iconv -f ISO-2022-" country " -t utf-8 < FILE > NEW makes UTF-8 of it"
-    static const struct { const char *escape, *what; } SHIFTS[] = { /* escapes that announce 7-bit characters */
+    /* escape sequences that announce 7-bit characters */
+    static const struct { const char *escape, *what; } SHIFTS[] = {
         {"\x1b$B", ISO_2022("JP")}, {"\x1b$@", ISO_2022("JP")},
         {"\x1b$)C", ISO_2022("KR")}, {"\x1b$)A", ISO_2022("CN")}};
 #undef ISO_2022
@@ -830,15 +842,15 @@ void text_file_close(TextFile *f) {
 TextForm text_file_form(const TextFile *f) { return (TextForm){f->packing, f->encoding, f->mark}; }
 int64_t  text_file_invalid(const TextFile *f, int64_t *first) { return *first = f->first_invalid, f->invalid; }
 
-/* Returns what to do if a file is not in its encoding. A file in memory belongs to a tokenizer or a task, for which
- * there is no encoding= key. */
+/* Returns advice for a file that is not valid in its encoding. A file in memory belongs to a tokenizer or a task, for
+ * which there is no option encoding=. */
 static const char *encoding_cure(const TextFile *f) {
     return f->memory ? "write it as UTF-8, or copy it again"
                         : "give the encoding it has, encoding=utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1";
 }
 
-/* Reads the next characters of UTF-16, UTF-32 or Latin-1 as UTF-8. One byte of Latin-1 becomes at most two bytes, and
- * two bytes of UTF-16 at most three. */
+/* Reads the next characters of a file in UTF-16, UTF-32 or Latin-1 and writes them as UTF-8. One byte of Latin-1
+ * becomes at most two bytes, and two bytes of UTF-16 at most three. */
 static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) {
     unsigned char in[CHUNK];
     size_t        room = bytes / 2 < sizeof in ? bytes / 2 : sizeof in, out = 0;
@@ -893,7 +905,7 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
     f->fd = -1, f->memory = *text, f->memory_bytes = *bytes;
     int exit_code = open_start(f, ENCODING_FOUND, fault);
     TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
-    /* binary bytes are no fault here, because the caller's parser judges them */
+    /* bytes that look binary are no fault here, because the caller's parser judges them */
     if (kind != TEXT_PLAIN && kind != TEXT_BINARY)
         exit_code = FAULT(EXIT_DATA, "is %s%s", what ? what : "a parquet file",
                           what && strchr(what, ':') ? "" : ": name a text file instead");

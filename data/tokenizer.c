@@ -12,7 +12,8 @@
 #include "core/io.h"
 #include "data/tokens_json.h"
 
-/* Returns 1 if the vocabulary is the 256 bytes, each its own id, and the file changes text in no other way. */
+/* Returns 1 if the tokenizer in a file only turns bytes into ids: its vocabulary is the 256 bytes, each with its own
+ * value as id, and it changes text in no other way. */
 static int is_of_bytes(const BpeFile *f) {
     const Bpe *b = f->bpe;
     size_t     bytes;
@@ -24,7 +25,7 @@ static int is_of_bytes(const BpeFile *f) {
     return bpe_ids(b) == 256;
 }
 
-/* Makes a tokenizer, which owns the file from now on. */
+/* Makes a tokenizer from what was read of its file. The tokenizer owns `file` from now on. */
 static Tokenizer of_file(BpeFile file, int64_t vocab_size) {
     if (!is_of_bytes(&file)) return (Tokenizer){TOKENIZER_BPE, vocab_size, file};
     bpe_file_free(&file);
@@ -57,7 +58,8 @@ Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     return t;
 }
 
-/* Writes the path of the first NAME.tiktoken of a folder, by name, to out. Returns 0 if there is none. */
+/* Writes the path of a file NAME.tiktoken in the folder to out; of several, the first by name. Returns 0 if there is
+ * none. */
 static int find_tiktoken(const char *folder, char *out, size_t capacity) {
     char           best[256] = "";
     DIR           *d = opendir(folder);
@@ -91,8 +93,8 @@ static const char *bytes_of(const Tokenizer *t, int32_t id, char *byte, size_t *
 
 /* --- which tokenizer it is ---------------------------------------------------------------------------------------- */
 
-/* Fragments of the sample text: characters of every kind that patterns distinguish, and words that some patterns
- * contain. */
+/* Fragments of the text that the fingerprint of a tokenizer splits: characters of every kind that patterns distinguish,
+ * and words that some patterns contain. */
 /* clang-format off */
 static const char *const FRAGMENTS[] = {
     "a", "b", "Z", "Q", "\xc3\xa9", "\xc3\x89", "\xc7\x85", "\xc2\xaa", "\xca\xb0", "\xe4\xb8\xad", "\xe3\x81\x82", "\xe0\xb8\x81", "\xd7\x90",
@@ -109,8 +111,9 @@ static void add_length(void *with, const char *begin, size_t bytes) {
     *hash = XXH3_64bits_withSeed(&bytes, sizeof bytes, *hash);
 }
 
-/* Hashes how the patterns divide a fixed text in which each two fragments are neighbours twice on average. Patterns for
- * Oniguruma are hashed as written, because one might backtrack without end on this text and never on another. */
+/* Returns a hash of how the tokenizer's patterns divide a fixed text, in which each two fragments are neighbours twice
+ * on average. Patterns that Oniguruma matches are hashed as written. One of them might backtrack without end on this
+ * text and never on another. */
 static uint64_t hash_pieces(const BpeFile *f) {
     enum { COUNT = sizeof FRAGMENTS / sizeof *FRAGMENTS, DRAWN = 2 * COUNT * COUNT, LINE = 64 };
     uint64_t hash = f->normal_forms ? XXH3_64bits(f->normal_form, sizeof *f->normal_form * (size_t)f->normal_forms) : 0;
@@ -152,12 +155,12 @@ uint64_t tokenizer_fingerprint(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? XXH3_64bits(&p, sizeof p) : 0;
 }
 
-/* Returns the number of ids of the tokenizer, 0 if not known. */
+/* Returns the number of ids of the tokenizer, 0 if it is not known. */
 static int64_t ids_of(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->kind == TOKENIZER_BYTES ? 256 : 0;
 }
 
-/* Returns the first id that has different text in the two tokenizers, or -1. */
+/* Returns the first id whose text differs between the two tokenizers, or -1 if there is none. */
 static int32_t other_text(const Tokenizer *a, const Tokenizer *b) {
     for (int32_t id = 0; id < 256 || id < ids_of(a) || id < ids_of(b); id++) {
         size_t      n = 0, m = 0;
@@ -198,8 +201,8 @@ void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *fi
          name, (long long)ids_of(t), path, (long long)ids, cure);
 }
 
-/* For data without files of a tokenizer. Refuses two data files that were made with different tokenizers: the
- * tokens.json beside them give different numbers of ids. */
+/* Refuses two data files that were made with different tokenizers, for data without the files of a tokenizer. The sign
+ * is that the tokens.json of the two files give different numbers of ids. */
 static void refuse_other_notes(const char *file, const char *other) {
     char    notes[4200], others[4200];
     int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);
@@ -211,14 +214,14 @@ static void refuse_other_notes(const char *file, const char *other) {
          (long long)theirs, others);
 }
 
-/* Returns 1 if the tokens.json beside each file says that its tokens are bytes (256 ids). */
+/* Returns 1 if the tokens.json of each file says that its tokens are bytes (256 ids). */
 static int are_noted_bytes(const char *const *file, int64_t files) {
     for (int64_t i = 0; i < files; i++)
         if ((i == 0 || !tokens_json_is_same(file[i - 1], file[i])) && tokens_json_vocab_size(file[i]) != 256) return 0;
     return files > 0;
 }
 
-/* Checks each folder once if its files are adjacent in the list. */
+/* Files of one folder are checked once, if they are adjacent in the list. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size) {
     char        beside[4200], name[4300];
     int         is_given = *path != 0, is_beside = 0;
@@ -282,7 +285,8 @@ void cutter_free(Cutter *c) {
 /* Encodes text in the steps of Hugging Face tokenizers. Added tokens are found in the text. The text between them is
  * normalized. Added tokens marked `normalized` are found in the normalized text. The rest is split into pieces. */
 
-/* Returns the place for `more` further ids, enlarging the buffer. */
+/* Returns the address for `more` further ids in e->ids. If they do not fit, first passes the ids so far to the sink,
+ * and enlarges the buffer if needed. */
 static int32_t *room_for(Encoder *e, size_t more) {
     enum { LEAST = 1 << 18 };
     if (e->count + more > e->room) {
@@ -308,8 +312,8 @@ static size_t take_split(Encoder *e, const char *text, size_t bytes, SplitEnd en
     return split_text(e->tokenizer->file.split, text, bytes, end, put_piece, e);
 }
 
-/* Encodes the added tokens of a form as their ids, and the text between them by plain(), which returns the bytes that
- * it has consumed. */
+/* Encodes a text in which added tokens are searched in one form. Each added token becomes its id. The text between them
+ * goes to plain(), which returns how many bytes it has consumed. */
 static size_t take_between(Encoder *e, BpeForm form, size_t (*plain)(Encoder *, const char *, size_t, SplitEnd),
                            const char *text, size_t bytes, SplitEnd end) {
     size_t  at, own, done = 0;
@@ -329,11 +333,13 @@ static size_t take_normal(void *with, const char *text, size_t bytes, SplitEnd e
     return take_between((Encoder *)with, BPE_NORMALIZED, take_split, text, bytes, end);
 }
 
-/* Normalizes text up to its last ASCII character. No normal form joins an ASCII character with the text before it. */
+/* Normalizes text and passes it on. With SPLIT_MORE it stops before the last ASCII character, because no normal form
+ * joins an ASCII character with the text before it. */
 static size_t take_plain(Encoder *e, const char *text, size_t bytes, SplitEnd end) {
     const BpeFile *f = &e->tokenizer->file;
     size_t         cut = bytes, invalid;
-    unsigned char  all = 0; /* below 0x80 if the text is ASCII, which no normal form changes */
+    /* the bytes of the text, combined by OR; below 0x80 if the text is ASCII, which no normal form changes */
+    unsigned char  all = 0;
     if (f->normal_forms == 0) return take_normal(e, text, bytes, end);
     while (end == SPLIT_MORE && cut > 0 && (unsigned char)text[--cut] >= 0x80) {}
     for (size_t i = 0; e->normal.bytes == 0 && i < cut; i++) all |= (unsigned char)text[i];
@@ -385,7 +391,7 @@ void encoder_free(Encoder *e) {
 
 size_t tokenizer_most(const Tokenizer *t, size_t bytes) {
     int is_normalized = t->kind == TOKENIZER_BPE && t->file.normal_forms > 0;
-    return is_normalized ? 11 * bytes : bytes; /* UAX #15: NFKC and NFKD take at most 11 times the bytes */
+    return is_normalized ? 11 * bytes : bytes; /* at most 11 times the bytes, for NFKC and NFKD (UAX #15) */
 }
 
 int64_t tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids) {
@@ -433,9 +439,9 @@ int64_t tokenizer_begin(const Tokenizer *t, int32_t *ids) {
 
 /* --- as tokenizer.json -------------------------------------------------------------------------------------------- */
 
-/* The tokenizer.json that is written has the fields of those that Hugging Face tokenizers 0.23 writes. */
+/* The functions below write a tokenizer.json. It has the fields that Hugging Face tokenizers 0.23 writes. */
 
-/* Writes the characters that represent a token's bytes. */
+/* Writes the characters that represent a token's bytes in a tokenizer.json. */
 static void put_token(FILE *f, const Bpe *b, int32_t id) {
     size_t      bytes;
     const char *text = bpe_bytes(b, id, &bytes);

@@ -16,45 +16,48 @@ typedef enum { TOKENIZER_IDS, TOKENIZER_BYTES, TOKENIZER_BPE } TokenizerKind;
 typedef struct {
     TokenizerKind kind;
     int64_t       vocab_size;
-    BpeFile       file;      /* the vocabulary and its files; only for TOKENIZER_BPE */
+    BpeFile       file;      /* the vocabulary and how text is split; only for TOKENIZER_BPE */
 } Tokenizer;
 
-/* Reads a tokenizer from a folder or file. Exits with 65 if it is not understood, 64 if it has ids that a model of
- * vocab_size lacks. With path "" tokens are bytes if vocab_size is 256, else ids only, which read no text and print as
- * ids. */
+/* Reads a tokenizer from a folder or file. Exits with 65 if the file is not supported, with 64 if it has ids that a
+ * model of vocab_size lacks. With path "" tokens are bytes if vocab_size is 256. Otherwise only ids are known: no text
+ * can be encoded, and tokens print as ids. */
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size);
-/* Reads the tokenizer of a folder or file only to compare it. Returns 0, or the exit code with the sentence in
- * fault. */
+/* Reads the tokenizer of a folder or file, without a check of its size or warnings. Returns 0, or an exit code with a
+ * sentence in fault. */
 int       tokenizer_try(const char *path, Tokenizer *t, char fault[BPE_FAULT_CHARS]);
-/* Returns 1 if the folder of a shard (or of a glob of shards) holds a tokenizer, as `tokenize` writes it there, with
- * its path in out [capacity]; else 0. If the shard is a link, the folder of its target is looked at next. */
+/* Returns 1 if the folder of a shard (or of a glob of shards) holds a tokenizer, as `tokenize` writes it there. Its
+ * path is then in out [capacity]. Otherwise returns 0. If the shard is a link, the folder of its target is searched
+ * next. */
 int       tokenizer_beside(const char *shard, char *out, size_t capacity);
-/* Returns a hash of all that decides the ids of a text: vocabulary, added tokens, the merges that can happen, and the
- * pieces that the patterns make of a sample text with every kind of character. The hash does not depend on the file
- * format. It is 0 for bytes and for ids only. */
+/* Returns a hash of all that decides the ids of a text. It covers the vocabulary, added tokens, and the merges that can
+ * happen. It also covers the pieces into which patterns split a sample text with every kind of character. The hash does
+ * not depend on the file format. It is 0 for TOKENIZER_BYTES and TOKENIZER_IDS. */
 uint64_t  tokenizer_fingerprint(const Tokenizer *t);
 /* Returns 1 if tokenizers a and b encode text to different ids, with the difference in why: "from id 5 on they differ".
- * Returns 0 if one of them has no texts, only a number of ids. */
+ * Returns 0 if they do not, or if only the number of ids is known of one of them. */
 enum { TOKENIZER_WHY_CHARS = 80 };
 int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]);
-/* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files. If there is none,
- * tokens are bytes if tokens.json beside the files says so, or if vocab_size is 256; otherwise only ids are known.
- * Exits with 65 if a folder of the files has another tokenizer, or a tokens.json with another number of ids. */
+/* Returns the tokenizer of data files: the one at path if path is not empty, otherwise the first one in a folder of the
+ * files. If there is none, tokens are bytes if tokens.json in the files' folders says so, or if vocab_size is 256.
+ * Otherwise only ids are known. Exits with 65 if a folder of the files has another tokenizer, or a tokens.json with
+ * another number of ids. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
-/* Exits with 65 if the folder of `file` has another tokenizer than t, or a tokens.json with another number of ids than
- * t. The message prints `name` for t, `whose` for the owner of the file (such as "the checkpoint"), and `cure`, which
- * says what to type. */
+/* Exits with 65 if the folder of `file` has another tokenizer than t, or a tokens.json with another number of ids. For
+ * the message: `name` is the name of t, `whose` the owner of the file (such as "the checkpoint"), `cure` what to
+ * type. */
 void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose,
                                  const char *cure);
 void      tokenizer_destroy(Tokenizer *t);
-/* Writes the text of one id. */
+/* Writes the text of one token id for people: control bytes as \xNN, an id without text as <id>. */
 void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
-/* Returns the id that ends a text, or -1. Ids only with the size of the GPT-2 vocabulary have the id of GPT-2. */
+/* Returns the id that ends a text, or -1 if there is none. TOKENIZER_IDS with the size of the GPT-2 vocabulary has the
+ * id of GPT-2. */
 int32_t   tokenizer_end_of_text(const Tokenizer *t);
-/* returns the text of a special token, malloc'ed; NULL if the id has no text */
+/* returns the text of a token id, malloc'ed; NULL if the id has no text */
 char     *tokenizer_special_text(const Tokenizer *t, int32_t id);
-/* Returns the id before the first id of a new text: the first that the tokenizer puts before each text, else bos_token,
- * else the end of text. For bytes it is a newline, for ids only 0. */
+/* Returns the id with which a model begins a new text. It is the first id that the tokenizer puts before each text,
+ * else bos_token, else the end of text. It is a newline for TOKENIZER_BYTES, 0 for TOKENIZER_IDS. */
 int32_t   tokenizer_start(const Tokenizer *t);
 /* Writes the ids that the tokenizer puts before each text (post_processor, add_bos_token) into ids [BPE_MOST_BEGIN].
  * Returns how many. They precede prompts and evaluated texts, not the documents of training data. */
@@ -63,21 +66,24 @@ int64_t   tokenizer_begin(const Tokenizer *t, int32_t *ids);
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
 /* A text is encoded whole or in parts of any size, with the same ids. The encoder keeps back text that the tokenizer
- * may still join with the next part. */
+ * may still join with the part that follows. */
 
-/* Limits in bytes. ENCODER_LONGEST: text kept back because a pattern must see it whole or matches it as one piece.
- * ENCODER_LONGEST_PIECE: one piece to encode, which needs memory of 60 times its bytes. */
+/* Limits in bytes. ENCODER_CHUNK: text that is encoded at once. ENCODER_LONGEST: text that is kept back because a
+ * pattern must see it whole or matches it as one piece. ENCODER_LONGEST_PIECE: one piece to encode, which needs memory
+ * of 60 times its bytes. */
 enum { ENCODER_CHUNK = 1 << 20, ENCODER_LONGEST = 1 << 30, ENCODER_LONGEST_PIECE = 1 << 26 };
 
-/* Keeps the text that take() did not consume, and passes it again before the next text. Exits with 65 if it would keep
- * over ENCODER_LONGEST bytes. */
+/* Passes a text that comes in parts to take(). Keeps what take() did not consume, and passes it again, followed by the
+ * next part. Exits with 65 if it would keep over ENCODER_LONGEST bytes. */
 typedef struct {
-    /* consumes the part of a text that later text cannot change; returns the bytes consumed; with SPLIT_END, all */
+    /* consumes the part of a text that later text cannot change; returns the number of bytes consumed; with SPLIT_END
+     * it consumes all */
     size_t (*take)(void *with, const char *text, size_t bytes, SplitEnd end);
     void    *with;
-    char    *text;               /* owned [room]: text kept back, of `bytes` bytes */
+    char    *text;               /* owned [room]: the text that is kept, of `bytes` bytes */
     size_t   bytes, room;
-    /* bytes at which take() is called first (0: ENCODER_CHUNK), and at which it is called next */
+    /* sizes of the kept text: chunk, at which take() is called first (0: ENCODER_CHUNK); enough, at which it is called
+     * next */
     size_t   chunk, enough;
 } Cutter;
 void cutter_put(Cutter *c, const char *text, size_t bytes);
@@ -85,36 +91,36 @@ void cutter_end(Cutter *c); /* ends a document: take() gets all text that is kep
 void cutter_free(Cutter *c);
 
 typedef struct {
-    const Tokenizer *tokenizer;  /* borrowed; not TOKENIZER_IDS */
+    const Tokenizer *tokenizer;  /* borrowed; of a kind other than TOKENIZER_IDS */
     void           (*sink)(void *with, const int32_t *ids, int64_t count);
     void            *with;
-    Cutter           cutter;     /* owned: cuts the text as given */
-    Cutter           normal;     /* owned: cuts normalized text, if the tokenizer normalizes it */
-    int32_t         *ids;        /* owned [room]: `count` ids not yet passed to the sink */
+    Cutter           cutter;     /* owned: keeps back text as it was given */
+    Cutter           normal;     /* owned: keeps back normalized text, if the tokenizer normalizes */
+    int32_t         *ids;        /* owned [room]: `count` ids that were not yet passed to the sink */
     size_t           room, count;
-    int64_t          begun;      /* bytes of the document that have left `cutter` */
-    int64_t          invalid;    /* bytes so far, in all documents, that are not UTF-8 */
+    int64_t          begun;      /* bytes of the document that have been encoded */
+    int64_t          invalid;    /* bytes of all documents so far that are not UTF-8 */
 } Encoder;
 
 void encoder_put(Encoder *e, const char *text, size_t bytes);
 void encoder_end(Encoder *e); /* ends a document: encodes all text that was kept back */
 void encoder_free(Encoder *e);
 
-/* Returns the largest number of ids that a text of `bytes` bytes can have. */
+/* Returns the largest number of ids to which a text of `bytes` bytes can be encoded. */
 size_t  tokenizer_most(const Tokenizer *t, size_t bytes);
-/* Encodes text into ids [tokenizer_most]. Returns their number, -1 if this tokenizer reads no text. Added tokens such
- * as <|endoftext|> become their ids. Bytes that are not UTF-8 become tokens of bytes. Not for two threads at once. */
+/* Encodes a text into ids [tokenizer_most]. Returns their number, or -1 for TOKENIZER_IDS. Added tokens such as
+ * <|endoftext|> become their ids. Bytes that are not UTF-8 become tokens of bytes. Not for two threads at once. */
 int64_t tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids);
 
 /* --- as tokenizer.json -------------------------------------------------------------------------------------------- */
 
 /* Returns the text of a tokenizer.json (byte-level BPE) that Hugging Face tokenizers read, malloc'ed, and its length in
- * *bytes. A tokenizer that was read from a tokenizer.json gives that file unchanged. TOKENIZER_BYTES gives a vocabulary
- * of 256, with each byte its own id. TOKENIZER_IDS gives NULL. */
+ * *bytes. For a tokenizer that was read from a tokenizer.json it is that file unchanged. For TOKENIZER_BYTES it is a
+ * vocabulary of 256, with each byte its own id. For TOKENIZER_IDS it is NULL. */
 char *tokenizer_json(const Tokenizer *t, size_t *bytes);
 
-/* Returns the tokenizer.json of a vocabulary and its merges, malloc'ed, and its length in *bytes. pattern splits text
- * into pieces first; NULL: all text is one piece. */
+/* Returns the tokenizer.json of a vocabulary and its merges, malloc'ed, and its length in *bytes. pattern is the
+ * regular expression that splits text into pieces first; NULL: a text is one piece. */
 char *tokenizer_json_of(const Bpe *b, const char *pattern, size_t *bytes);
 
 #endif

@@ -31,7 +31,7 @@ int tokens_folder(const char *shard, int is_target, char *folder, size_t capacit
     return fits;
 }
 
-/* Returns the bytes of the folder in a path, with its slash. */
+/* Returns how many bytes of a path are its folder, with the slash. */
 static int folder_bytes(const char *path) { return (int)(basename(path) - path); }
 
 void tokens_json_path(const char *shard, char *path, size_t capacity) {
@@ -48,16 +48,18 @@ int tokens_json_is_same(const char *a, const char *b) {
     return n == folder_bytes(b) && memcmp(a, b, (size_t)n) == 0 && !is_link(a) && !is_link(b);
 }
 
-/* Ends the job because a tokens.json cannot be read. Training on the shards beside it would skip its checks. */
+/* Ends the job because a tokens.json cannot be read. Otherwise training on the shards in its folder would skip the
+ * checks that it allows. */
 NORETURN static void refuse(const char *path, const char *why) {
     fail(EXIT_DATA, "%s %s. To use the shards without this check: rm %s; or make the shards and this file again: "
          "./train_gpt tokenize TEXT out=FOLDER", path, why, shell_word(path).text);
 }
 
-/* The numbers of a tokens.json. A number that is not in the file is NaN. */
+/* Numbers in a tokens.json. A number that is missing in the file is NaN. */
 typedef struct { double vocab_size, train_tokens, val_tokens, bytes, bytes_per_token; } Notes;
 
-/* Returns the number under a key, NaN if the key is missing. Refuses any other value. */
+/* Returns the number under a key of tokens.json, NaN if the key is missing. Refuses a value that is no number from
+ * least to most. */
 static double number_of(const Json *json, const char *path, const char *key, double least, double most, int is_whole) {
     const cJSON *member = json_member(json->root, key);
     char         why[160];
@@ -68,9 +70,9 @@ static double number_of(const Json *json, const char *path, const char *key, dou
     refuse(path, why);
 }
 
-/* Reads the tokens.json of a shard. Returns 0 if there is none. */
+/* Reads the tokens.json that belongs to a shard. Returns 0 if there is none. */
 static int read_notes(const char *shard, Notes *notes) {
-    const double WHOLE = 9007199254740992.0; /* 2^53 */
+    const double WHOLE = 9007199254740992.0; /* 2^53, up to which a double holds every whole number */
     char         path[4200], why[320], *text;
     struct stat  st;
     Json         json;
@@ -115,7 +117,8 @@ int tokens_json_counts(const char *shard, int64_t tokens[2]) {
     return 1;
 }
 
-/* Returns the tokens in FOLDER/SPLIT_000000.bin and the files that follow it, -1 if one of them is no llm.c shard. */
+/* Returns the number of tokens in FOLDER/SPLIT_000000.bin, FOLDER/SPLIT_000001.bin and so on; -1 if one of them is no
+ * llm.c shard. FOLDER is that of notes_path. */
 static int64_t tokens_of(const char *notes_path, const char *split) {
     int64_t tokens = 0;
     for (int i = 0;; i++) {

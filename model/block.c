@@ -1,4 +1,5 @@
-/* block.c - see block.h. Memory of activations, from the table of a kind; tensor ranks; context ranks; products. */
+/* block.c - see block.h. In this order: memory of activations from the table of a kind of block, tensor ranks, context
+ * ranks, products. */
 #include "model/block.h"
 
 #include <stdlib.h>
@@ -26,7 +27,7 @@ int kind_has(const BlockKind *kind, ModelShape shape, int traits) {
 
 static Tensor *tensor_at(void *acts, size_t field) { return (Tensor *)(void *)((char *)acts + field); }
 
-/* Returns whether all blocks use the memory of the first block for this tensor. */
+/* Returns whether all blocks use the same memory for a tensor, that of the first block. */
 static int is_shared(Keep keep, GptUse use, Recompute recompute) {
     if (keep == KEEP_WORK) return 1;
     if (use == GPT_SAMPLING && keep == KEEP_CACHE) return 0;
@@ -35,7 +36,7 @@ static int is_shared(Keep keep, GptUse use, Recompute recompute) {
     return recompute == RECOMPUTE_BLOCK || (recompute == RECOMPUTE_LIGHT && keep == KEEP_CHEAP);
 }
 
-/* Returns the rows that this rank's experts compute at once. */
+/* Returns how many rows (tokens, each for one of its experts) this rank's experts compute at once. */
 static int64_t expert_rows(ModelShape m, Extent e) { return e.room ? e.room : e.N * m.top_k; }
 
 static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
@@ -131,10 +132,10 @@ HeadShape heads_of(const BlockRun *r) {
     return (HeadShape){r->shape.n_head / tensor, shape_kv_heads(r->shape) / tensor, shape_head_dim(r->shape)};
 }
 
-/* Returns how many columns of qkv, those of q, come before the columns of k and v. */
+/* Returns how many columns of qkv are q; the columns of k and v follow them. */
 static int64_t query_columns(const BlockRun *r) { return heads_of(r).query * heads_of(r).size; }
 
-/* Returns this rank's rows of the keys of all context ranks. */
+/* Returns this rank's rows of `keys`, which has the keys and values of all context ranks. */
 static Tensor own_keys(const BlockRun *r, Tensor keys) {
     return tensor_rows(keys, comm_rank(r->context) * r->e.N, r->e.N);
 }
@@ -187,8 +188,8 @@ static Fp8 fp8_of(const BlockRun *r, BlockProduct p) {
 
 static int writes_codes(const BlockRun *r, Tensor t) { return is_fp8(r) && !r->fp8.uses_own && t.dim[0] % 16 == 0; }
 
-/* Returns x, the input of product p, in the type that the op before the product writes. Attention's output stays bf16,
- * because its backward reads it again. */
+/* Returns x, the input of product p, with the type in which the op before the product has written it: fp8 if that op
+ * writes fp8. Attention's output stays bf16, because its backward reads it again. */
 static Tensor input_of(const BlockRun *r, BlockProduct p, Tensor x) {
     int is_written = p == PRODUCT_DOWN || (p != PRODUCT_ATTENTION && !r->tensor);
     if (is_written && writes_codes(r, x)) x.type = E4M3;
@@ -260,8 +261,8 @@ Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Te
 
 Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b,
                     MatrixOrder order) {
-    /* the product does not add to the stream with tensor ranks, which first sum their results, nor in fp8, whose
-     * products cuBLASLt computes */
+    /* With tensor ranks the product does not add to the stream, because the ranks first sum their results. In fp8 it
+     * does not, because cuBLASLt computes it. */
     if (r->tensor || is_fp8(r)) product_forward(r, p, r->update, x, w, b, order);
     else if (linear_residual_forward(r->s, after, r->update, before, x, w, b, order)) return tensor_none();
     return sum_rows(r, r->update);

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-enum { MOST_TENSORS = 3 }; /* most tensors that one exchange sends */
+enum { MOST_TENSORS = 3 }; /* most tensors of which rows are sent in one exchange */
 
 int64_t expert_room(int64_t even, double capacity, int64_t ranks) {
     double room = ceil(capacity * (double)even);
@@ -16,7 +16,8 @@ int64_t expert_room(int64_t even, double capacity, int64_t ranks) {
 ExpertRanks *expert_ranks_create(Comm *comm, int64_t experts, int64_t rows, double capacity) {
     ExpertRanks *p = xcalloc(1, sizeof *p, "the ranks that divide the experts");
     *p = (ExpertRanks){.comm = comm, .experts = experts, .room = expert_room(rows, capacity, comm_size(comm))};
-    /* Messages of one tensor: this rank's rows for each expert, and the rows of each rank for this rank's experts. */
+    /* for each tensor two lists: messages with this rank's rows for each expert, and with each rank's rows for this
+     * rank's experts */
     p->message = xmalloc(sizeof *p->message * (size_t)(MOST_TENSORS * 2 * experts), "the messages of the experts");
     p->first = xmalloc(sizeof *p->first * (size_t)(experts + 1), "the messages of the experts");
     return p;
@@ -31,23 +32,24 @@ void expert_ranks_destroy(ExpertRanks *p) {
 
 /* --- the experts' products ---------------------------------------------------------------------------------------- */
 
-/* The tensors of one run of the products: X rows sorted by expert. order is none if the weights have the order of the
- * rows. */
+/* Tensors of one computation of the experts' MLPs, for X rows sorted by expert. order: for each row the index of its
+ * weight; none if weights have the order of the rows. */
 typedef struct { Tensor rows, gate_up, swiglu, out, dswiglu, weight, dweight, order, first; } ExpertRows;
 
-/* Returns the tensors with the rows of all assignments of tokens to experts. */
+/* Returns the tensors for all rows, one for each assignment of a token to an expert. For a rank that has all
+ * experts. */
 static ExpertRows all_rows(const ExpertActs *x) {
     return (ExpertRows){x->rows, x->gate_up, x->swiglu, x->out, x->dswiglu, x->weight, x->dweight, x->order, x->first};
 }
 
-/* Returns the elements of memory from one expert's matrices to the next one's: gate, up and down, each padded to whole
- * packs. */
+/* Returns the distance in memory from the matrices of one expert to those of the next, in elements. An expert has gate,
+ * up and down, each padded to a multiple of LAYOUT_ALIGN elements. */
 static int64_t expert_stride(const BlockRun *r) {
     int64_t elems = r->shape.n_expert_inner * r->shape.n_embd;
     return 3 * ((elems + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN);
 }
 
-/* Returns gate and up of the rank's first expert, which are adjacent, as one matrix. */
+/* Returns gate and up of this rank's first expert as one matrix; they are adjacent in memory. */
 static Tensor expert_gate_up(const ExpertParams *w) {
     Tensor both = w->gate;
     both.dim[0] *= 2;
@@ -66,7 +68,8 @@ static void down(const BlockRun *r, ExpertRows e, const ExpertParams *w) {
     expert_linear_forward(r->s, e.out, e.swiglu, w->down, expert_stride(r), e.first);
 }
 
-/* Turns e.out from the gradient of the experts' output into the gradient of e.rows, their input. */
+/* Backward of the experts' MLPs: turns e.out from the gradient of their output into the gradient of their input e.rows.
+ * Sets the gradients d of the matrices, or adds to them. */
 static void mlps_backward(const BlockRun *r, ExpertRows e, const ExpertParams *w, const ExpertParams *d) {
     int64_t stride = expert_stride(r);
     expert_linear_backward(r->s, e.dswiglu, d->down, e.out, e.swiglu, w->down, stride, e.first);
@@ -78,9 +81,9 @@ static void mlps_backward(const BlockRun *r, ExpertRows e, const ExpertParams *w
 
 static int64_t experts_each(const ExpertRanks *p) { return p->experts / comm_size(p->comm); }
 
-/* Counts the rows of each rank for each expert. The host waits for this rank's counts, then for those of the other
- * ranks. A plan, whose own counts are even shares, and a rank that computes without the others cannot know the counts
- * of others. There all ranks get this rank's counts. */
+/* Counts the rows that each rank has for each expert. The host waits for the counts of this rank, then for those of the
+ * other ranks. A rank that computes without the others cannot know their counts, and a plan has only even shares. In
+ * these two cases all ranks get this rank's counts. */
 static void count_rows(const BlockRun *r, const ExpertActs *x) {
     ExpertRanks *p = r->experts;
     int64_t      E = p->experts, ranks = comm_size(p->comm), R = x->order.dim[0];
@@ -92,7 +95,7 @@ static void count_rows(const BlockRun *r, const ExpertActs *x) {
     for (int64_t i = 0; (p->is_offline || r->s->ledger) && i < ranks * E; i++) r->expert_rows[i] = own[i % E];
 }
 
-/* Returns the rows that a rank's experts receive in all rounds. */
+/* Returns how many rows the experts of a rank receive in all rounds together. */
 static int64_t arriving(const BlockRun *r, int rank) {
     const ExpertRanks *p = r->experts;
     int64_t            each = experts_each(p), all = 0;
@@ -109,7 +112,7 @@ static int rounds_of(const BlockRun *r) {
     return (int)((most + p->room - 1) / p->room);
 }
 
-/* Returns the rows that this rank computes in a round. */
+/* Returns how many rows this rank's experts compute in a round. */
 static int64_t rows_in(const BlockRun *r, int round) {
     int64_t left = arriving(r, comm_rank(r->experts->comm)) - round * r->experts->room;
     return left < 0 ? 0 : left < r->experts->room ? left : r->experts->room;
@@ -117,8 +120,8 @@ static int64_t rows_in(const BlockRun *r, int round) {
 
 /* --- one exchange ------------------------------------------------------------------------------------------------- */
 
-/* The two sides of an exchange of one tensor. of_tokens: rows of this rank's tokens, [R,...], sorted by expert.
- * of_experts: rows of this rank's experts, [X,...]. */
+/* The two ends of an exchange of one tensor. of_tokens [R,...]: rows of this rank's tokens, sorted by expert.
+ * of_experts [X,...]: rows that this rank's experts compute. */
 typedef enum { TO_EXPERTS, FROM_EXPERTS } Way;
 typedef struct { Tensor of_tokens, of_experts; } Ends;
 
@@ -126,8 +129,9 @@ static Tensor rows_of(Tensor t, int64_t first, int64_t rows) {
     return tensor_slice(t, first * (t.dims > 1 ? t.dim[1] : 1), rows * (t.dims > 1 ? t.dim[1] : 1));
 }
 
-/* Adds the message of `rows` rows between rank `from`, which has the tokens, and rank `to`, which has their expert. One
- * of the two is this rank. */
+/* Adds a message of `rows` rows to the list. Rank `from` has the tokens, rank `to` their expert; one of the two is this
+ * rank. token_row and expert_row: index of the first row at either end. If both are this rank, copies the rows
+ * instead. */
 static void add_message(const BlockRun *r, Ends t, Way way, int from, int to, int64_t token_row, int64_t expert_row,
                         int64_t rows) {
     ExpertRanks *p = r->experts;
@@ -142,14 +146,15 @@ static void add_message(const BlockRun *r, Ends t, Way way, int from, int to, in
                                               from == rank ? to : from, part};
 }
 
-/* Adds the messages of a round. All ranks use the same order. It is by expert, then by the rank that has the tokens. */
+/* Lists the messages of a round for one tensor. All ranks use the same order: by expert, then by the rank that has the
+ * tokens. */
 static void list_messages(const BlockRun *r, Ends t, Way way, int round) {
     const ExpertRanks *p = r->experts;
     int64_t            each = experts_each(p), begin = round * p->room, end = begin + p->room, token_row = 0, at = 0;
     int                ranks = comm_size(p->comm), rank = comm_rank(p->comm);
     for (int64_t e = 0; e < p->experts; e++) {
         int to = (int)(e / each);
-        if (e % each == 0) at = 0; /* `at` counts the rows that the rank of expert e receives */
+        if (e % each == 0) at = 0; /* counts the rows that the rank of expert e receives */
         for (int from = 0; from < ranks; from++) {
             int64_t rows = r->expert_rows[from * p->experts + e], first = at > begin ? at : begin,
                     last = at + rows < end ? at + rows : end;
@@ -161,7 +166,8 @@ static void list_messages(const BlockRun *r, Ends t, Way way, int round) {
     }
 }
 
-/* Exchanges the rows of a round. Each rank waits for the messages of the other ranks. */
+/* Exchanges the rows of a round for a list of tensors, and waits until this rank's messages have been sent and
+ * received. */
 static void travel(const BlockRun *r, const Ends *t, int tensors, Way way, int round) {
     ExpertRanks *p = r->experts;
     p->messages = 0;
@@ -172,7 +178,7 @@ static void travel(const BlockRun *r, const Ends *t, int tensors, Way way, int r
 
 /* --- the experts' work on a round's rows -------------------------------------------------------------------------- */
 
-/* Writes the first row of each of this rank's experts to first_here, for one round. */
+/* Writes to x->first_here, for each of this rank's experts, the index of its first row among the rows of a round. */
 static void take_first(const BlockRun *r, const ExpertActs *x, int round) {
     ExpertRanks *p = r->experts;
     int64_t      each = experts_each(p), from = comm_rank(p->comm) * each, at = -round * p->room, n = rows_in(r, round);
@@ -185,7 +191,7 @@ static void take_first(const BlockRun *r, const ExpertActs *x, int round) {
 
 static Tensor weights_of(Tensor t, int64_t n) { return tensor_2d(t.data, F32, n, 1); }
 
-/* Returns the tensors of the first n rows that this rank computes in a round. */
+/* Returns the tensors with the first n rows that this rank computes in a round. */
 static ExpertRows rows_here(const BlockRun *r, const ExpertActs *x, int64_t n) {
     return (ExpertRows){.rows = tensor_rows(x->rows_here, 0, n),
                         .gate_up = tensor_rows(x->gate_up, 0, n),
@@ -198,8 +204,8 @@ static ExpertRows rows_here(const BlockRun *r, const ExpertActs *x, int64_t n) {
                         .first = tensor_slice(x->first_here, 0, experts_each(r->experts) + 1)};
 }
 
-/* Runs the products with the most rows in a dry run, because they use the most scratch memory. The dry run itself has
- * even shares. */
+/* Runs the products for the most rows that a round can have, in a dry run, because they need the most scratch memory.
+ * The dry run itself has even shares of rows. */
 static void measure_largest(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, const ExpertParams *d) {
     int64_t times = r->s->ledger->times;
     r->s->ledger->times = -1;
@@ -209,7 +215,8 @@ static void measure_largest(const BlockRun *r, const ExpertActs *x, const Expert
     r->s->ledger->times = times;
 }
 
-/* Sends the rows and weights of a round to the ranks of their experts. These compute the MLPs up to SwiGLU. */
+/* Sends the rows and weights of a round to the ranks of their experts. The experts of this rank then compute the round
+ * up to SwiGLU. */
 static void begin_round(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, int round) {
     Ends    ends[] = {{x->rows, x->rows_here}, {x->weight_rows, x->weight_here}};
     int64_t n = rows_in(r, round);
@@ -227,15 +234,16 @@ static void end_round(const BlockRun *r, const ExpertActs *x, const ExpertParams
     travel(r, &ends, 1, FROM_EXPERTS, round);
 }
 
-/* Copies weights from the order of assignments to the order of rows, or back. */
+/* Copies the weights of assignments from the order of assignments to the order of the sorted rows, or back. index gives
+ * the order. */
 static void order_weights(const BlockRun *r, Tensor to, Tensor from, Tensor index) {
     int64_t R = index.dim[0];
     rows_dispatch(r->s, weights_of(to, R), weights_of(from, R), index);
 }
 
-/* Computes x->swiglu of this rank's experts in round 0 from x->rows, the rows of this rank's tokens. With EXPERTS_ALL
- * the other rounds are computed first and leave their output in x->out. The rounds run from last to first, so that the
- * tensors of round 0 remain for backward. */
+/* Forward of experts that ranks divide, up to SwiGLU: from x->rows, the rows of this rank's tokens, to x->swiglu of
+ * this rank's experts in round 0. With EXPERTS_ALL the other rounds are computed first, and leave their output in
+ * x->out. The rounds run from last to first, so that the tensors of round 0 remain for backward. */
 static void rounds_forward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, ExpertPass pass) {
     if (pass == EXPERTS_LIGHT) {
         if (rows_in(r, 0)) swiglu(r, rows_here(r, x, rows_in(r, 0)));
@@ -250,14 +258,16 @@ static void rounds_forward(const BlockRun *r, const ExpertActs *x, const ExpertP
     }
 }
 
-/* Turns x->out from the gradient of the experts' output into the gradient of x->rows, their input. Sets x->dweight. The
- * gradients of a round's rows overwrite the rows of x->out that this round has already sent. weight_rows holds weights
- * for the next rounds and gradients for the previous ones. */
+/* Backward of experts that ranks divide: turns x->out from the gradient of their output into the gradient of their
+ * input x->rows. Sets x->dweight. In each round the gradients of the input overwrite the rows of x->out that were sent
+ * in that round. x->weight_rows holds weights for the rounds to come, and gradients of weights for those that are
+ * done. */
 static void rounds_backward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, const ExpertParams *d) {
     ExpertRanks *p = r->experts;
     int          rounds = rounds_of(r);
     Ends gradient = {x->out, x->out_here}, rows = {x->rows, x->rows_here}, weight = {x->weight_rows, x->dweight_here};
-    ExpertParams sums = *d; /* the first round sets fresh gradients, even without rows; the others add */
+    /* gradients with their is_fresh: the first round sets fresh gradients, even without rows; the others add */
+    ExpertParams sums = *d;
     if (rounds > p->rounds) p->rounds = rounds;
     if (r->s->ledger) measure_largest(r, x, w, d);
     order_weights(r, x->weight_rows, x->weight, x->order);

@@ -2,8 +2,8 @@
  * token's output is their weighted sum. Shazeer et al., arXiv:1701.06538, in the form of Qwen3 (Yang et al.,
  * arXiv:2505.09388). The blocks of llama.c use it.
  *
- * Every assignment is computed, none is dropped. The rows are sorted by expert, and one product runs over the rows of
- * all experts (layers.h).
+ * Every assignment of a token to an expert is computed, none is dropped. There is a row for each assignment. The rows
+ * are sorted by expert, and one product runs over the rows of all experts (layers.h).
  *
  * Ranks can divide the experts (parallel.expert): Lepikhin et al., "GShard", arXiv:2006.16668. `ranks` adjacent ranks
  * hold E/ranks experts each. In forward a row is sent to the rank of its expert, and the output is sent back. In
@@ -12,56 +12,64 @@
  *
  * A rank computes `room` rows at once; more rows take further rounds. The rows sent to a rank are sorted by expert, and
  * for one expert by sending rank. Round k computes rows [k room, (k+1) room) of this order. Backward uses the
- * activations of round 0 that forward has left, and computes the other rounds again.
- */
+ * activations of round 0 that forward has left, and computes the other rounds again. */
 #ifndef TRAIN_GPT_MODEL_EXPERTS_H
 #define TRAIN_GPT_MODEL_EXPERTS_H
 
 #include "model/block.h"
 
-/* Parameters of the experts. gate, up and down belong to this rank's first expert. The matrices of its other experts
- * follow at equal distances. */
+/* Parameters of the experts of a block. gate, up and down belong to this rank's first expert. The matrices of its other
+ * experts follow at equal distances. */
 typedef struct {
-    /* [E,C] [E], E experts: bias is added only when experts are chosen, with BALANCE_BIAS */
+    /* [E,C] [E], for E experts; bias is added to the router's scores only to choose experts, with BALANCE_BIAS */
     Tensor router, bias;
-    Tensor gate, up, down;           /* [FE,C] [FE,C] [C,FE]                                            */
+    Tensor gate, up, down;           /* [FE,C] [FE,C] [C,FE]: matrices of an expert of width FE */
 } ExpertParams;
 
-/* Activations of the experts. R = N*top_k rows, sorted by expert. X is the number of rows computed here at once: R, or
- * ExpertRanks.room if ranks divide the experts. */
+/* Activations of the experts of a block. There are R = N*top_k rows, one for each assignment of a token to an expert,
+ * sorted by expert. X is the number of rows that this rank's experts compute at once: R, or ExpertRanks.room if ranks
+ * divide the experts. */
 typedef struct {
-    Tensor probability;              /* [N,E] f32                                  */
-    Tensor expert, weight;           /* [N,top_k] i32, f32: the experts chosen for each token, and their weights */
-    Tensor order, place, first;      /* [R] [R] [E+1] i32                          */
-    /* [X,2FE] of the activation type: outputs of gate and up; in backward their gradient */
+    Tensor probability;              /* [N,E] f32: the router's probability of each expert */
+    /* [N,top_k] i32, f32: the experts chosen for each token, and the weights of their outputs */
+    Tensor expert, weight;
+    /* [R] [R] [E+1] i32: assignment of each sorted row, row of each assignment, first row of each expert
+     * (experts_sort) */
+    Tensor order, place, first;
+    /* [X,2FE] of the activation type: outputs of gate and up; in backward their gradients */
     Tensor gate_up;
-    /* [X,FE] of the activation type: input of down, already multiplied by the expert's weight */
+    /* [X,FE] of the activation type: output of SwiGLU, already multiplied by the weight of the expert; the input of
+     * down */
     Tensor swiglu;
-    Tensor counts;                   /* [B,E] i32: assignments of each sequence to each expert */
+    Tensor counts;                   /* [B,E] i32: number of assignments of each sequence to each expert */
     Tensor logits;                   /* [N,E] of the activation type: the router's logits; in backward their gradient */
-    /* [R,C] of the activation type: input and output of the experts; in backward the gradients */
+    /* [R,C] of the activation type: input and output of the experts; in backward the gradients of these */
     Tensor rows, out;
-    /* [X,FE] of the activation type, [N,top_k] f32, [N,C] of the activation type: gradients of swiglu and weight; what
-     * the router adds to the gradient of norm */
+    /* Gradients. dswiglu [X,FE] of the activation type: of swiglu. dweight [N,top_k] f32: of weight. dnorm [N,C] of the
+     * activation type: what the router adds to the gradient of the norm's output. */
     Tensor dswiglu, dweight, dnorm;
-    /* Rows from all expert ranks, in the order of this rank's experts. Without expert ranks these have no elements. */
-    Tensor first_here;               /* [E+1] i32: first rows of this rank's experts; E/ranks + 1 are used */
-    Tensor weight_here, dweight_here; /* [X] f32                                   */
-    Tensor weight_rows;              /* [R] f32: weights, or gradients of weights, in the order of `rows` */
-    /* [X,C] of the activation type: input and output of this rank's experts; in backward their gradients */
+    /* The next tensors hold rows that all expert ranks have sent for this rank's experts, sorted by expert. They have
+     * no elements if no ranks divide the experts. */
+    /* [E+1] i32: index of the first row of each of this rank's experts; only E/ranks + 1 are used */
+    Tensor first_here;
+    Tensor weight_here, dweight_here; /* [X] f32: weights of the experts' outputs, and their gradients */
+    /* [R] f32: weights of the experts' outputs, or their gradients, in the order of `rows` */
+    Tensor weight_rows;
+    /* [X,C] of the activation type: input and output of this rank's experts; in backward the gradients of these */
     Tensor rows_here, out_here;
 } ExpertActs;
 
-/* How much of a forward is computed. EXPERTS_ALL: all of it. EXPERTS_AGAIN: computes again what backward needs of an
- * earlier forward. EXPERTS_LIGHT: computes only swiglu again; the rest is still there. */
+/* How much of the forward of the experts is computed. EXPERTS_ALL: all of it. EXPERTS_AGAIN: what backward needs,
+ * computed again. EXPERTS_LIGHT: only swiglu again, because the rest was kept. */
 typedef enum { EXPERTS_ALL, EXPERTS_AGAIN, EXPERTS_LIGHT } ExpertPass;
 
-/* Computes the first half of the experts: from `norm`, the norm's output [N,C], to swiglu. Adds the assignments to
- * r->expert_counts, which is none when backward computes them again. */
+/* Computes the first half of the forward of the experts: from `norm`, the norm's output [N,C], to x->swiglu. Adds the
+ * numbers of assignments to r->expert_counts, which is none when backward computes the forward again. */
 void experts_forward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w, ExpertPass pass);
-/* Computes the second half of the experts: from swiglu to the weighted sum of their outputs in r->update. */
+/* Computes the second half of the forward of the experts: from x->swiglu to the weighted sum of their outputs in
+ * r->update. */
 void experts_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *w);
-/* Computes the backward pass of both halves: from r->dresidual, the gradient of the residual stream, to r->dbranch, the
+/* Computes the backward of the experts: from r->dresidual, the gradient of the residual stream, to r->dbranch, the
  * gradient of the norm's output. */
 void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w,
                       const ExpertParams *d);
@@ -69,20 +77,20 @@ void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const
 /* --- ranks that divide the experts -------------------------------------------------------------------------------- */
 
 typedef struct ExpertRanks {
-    Comm        *comm;              /* borrowed */
-    int64_t      experts, room;     /* number of experts; rows that a rank computes in a round */
+    Comm        *comm;              /* borrowed: the ranks that divide the experts */
+    int64_t      experts, room;     /* number of experts; rows that a rank's experts compute in a round */
     CommMessage *message;           /* owned: the messages of one exchange */
     int          messages;
-    int32_t     *first;             /* owned [E+1]: the first row of each expert, in host memory */
+    int32_t     *first;             /* owned [E+1]: index of the first row of each expert, in host memory */
     int          is_offline;        /* 1: this rank computes without communication (gpt_set_offline) */
-    int          rounds;            /* largest number of rounds of a backward since the caller set it to 0 */
+    int          rounds;            /* largest number of rounds of a backward since the caller last set it to 0 */
 } ExpertRanks;
 
-/* Returns the rows that a rank computes at once: `capacity` times the even share of rows, but at most the rows that all
- * `ranks` can send. */
+/* Returns how many rows a rank's experts compute at once. It is `capacity` times the even share of rows, but at most
+ * the rows that all `ranks` ranks can send. */
 int64_t      expert_room(int64_t even, double capacity, int64_t ranks);
-/* Makes the state of the ranks that divide the experts. rows: the most rows that one rank has for all experts together.
- * room becomes `capacity` times `rows` (expert_room). */
+/* Makes the state of the ranks that divide the experts. rows: how many rows (assignments of tokens to experts) one rank
+ * has. ExpertRanks.room becomes `capacity` times `rows`, as expert_room computes it. */
 ExpertRanks *expert_ranks_create(Comm *comm, int64_t experts, int64_t rows, double capacity);
 void         expert_ranks_destroy(ExpertRanks *p); /* frees the struct and what it owns; does nothing if p is NULL */
 

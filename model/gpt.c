@@ -1,4 +1,4 @@
-/* gpt.c - see gpt.h. The model reads top to bottom: sizes, memory, blocks, forward, head, backward. */
+/* gpt.c - see gpt.h. In this order: sizes, memory, blocks, forward, head, backward. */
 #include "model/gpt.h"
 
 #include <math.h>
@@ -11,17 +11,18 @@
 
 static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) : 1; }
 
-/* the rows of a large chunk are a multiple of this, so that all tiles of the product are full */
+/* The rows of a large chunk of logits are a multiple of this, so that all tiles of the product are full. */
 enum { HEAD_TILE = 128 };
-/* Bytes of logits in a classifier chunk. A chunk is so large that reading and writing dwte, fp32, costs little compared
- * with the chunk's products. A GPU's products are faster relative to its memory: at 124M parameters, 128 MiB would read
- * and write dwte 47 times in a micro-batch of 64. */
+/* Bytes of logits that the classifier computes at once, a chunk. A chunk is so large that reading and writing the
+ * head's gradient in fp32 costs little compared with the products of the chunk. A GPU's products are faster relative to
+ * its memory. At 124M parameters, 128 MiB would read and write that gradient 47 times in a micro-batch of 64
+ * sequences. */
 static const int64_t LOGITS_BYTES_CPU = 128 << 20, LOGITS_BYTES_GPU = 1 << 30;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Returns how many rows of logits a chunk has, if a micro-batch has N rows. They fit in the bytes of a chunk, and are
- * fewer than N unless the micro-batch is tiny. */
+/* Returns how many rows of logits the classifier computes at once (a chunk), if a micro-batch has N rows. They fit in
+ * LOGITS_BYTES, and are fewer than N unless the micro-batch is tiny. */
 static int64_t head_rows_of(int64_t N, int64_t padded_vocab, DType act, int on_gpu) {
     int64_t bytes = N * padded_vocab * (int64_t)dtype_bytes(act);
     int64_t chunks = ceil_div(bytes, on_gpu ? LOGITS_BYTES_GPU : LOGITS_BYTES_CPU);
@@ -42,7 +43,7 @@ int64_t gpt_token_rows(const Gpt *g) { return tensor_ranks(g); }
 
 int64_t gpt_sample_step(const Gpt *g) {
     int64_t step = SAMPLE_STEP;
-    /* a rank's share of a sequence is whole tiles of attention */
+    /* makes a rank's share of a sequence whole tiles of attention */
     if (g->context) step = 4 * SAMPLE_STEP * comm_size(g->context);
     for (int64_t least = step; step / context_part(g->context).ranks % tensor_ranks(g);) step += least;
     return step;
@@ -67,7 +68,7 @@ static Tensor first_rows(Tensor t, int64_t rows) {
     return t;
 }
 
-/* A part, and the place where it keeps the activations of one micro-batch. */
+/* A part of the model, and which of its tapes (buffers for activations) holds those of the current micro-batch. */
 typedef struct { GptPart *part; int tape; } Tape;
 
 static BlockTape *block_of(Tape t, int64_t l) {
@@ -79,18 +80,18 @@ static void *block_view(Gpt *g, Tape t, int64_t l, Extent e) {
     return g->one_block;
 }
 
-/* Returns the starts of documents in the shape of this micro-batch, or none. */
+/* Returns the buffer for the starts of documents, in the shape of this micro-batch; none without a document mask. */
 static Tensor batch_starts(const Gpt *g, Extent e) {
     return tensor_is_none(g->starts) ? g->starts : tensor_2d(g->starts.data, I32, e.B, e.T);
 }
 
-/* Copies the starts of documents to the address that the blocks' graphs read. */
+/* Copies the starts of the batch's documents to the buffer that the CUDA graphs of the blocks read. */
 static void take_starts(Gpt *g, Stream *s, Extent e, Batch batch) {
     Tensor here = batch_starts(g, e);
     CHECK(!tensor_is_none(here) || !batch.starts.data, "documents in a batch of a model without a mask");
     if (tensor_is_none(here)) return;
     here = tensor_1d(here.data, I32, e.N);
-    /* used as a copy: with this range no number changes */
+    /* tokens_own is used as a copy: with this range it changes no number */
     if (batch.starts.data) tokens_own(s, here, tensor_1d(batch.starts.data, I32, e.N), 0, INT32_MAX);
     else device_zero(s, here);
 }
@@ -115,7 +116,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .dkeys = first_rows(g->dkeys, context_part(g->context).ranks * e.N)};
 }
 
-/* Returns the tensor of block l at an offset in the struct of activations of its kind (BlockKind.entry,
+/* Returns a tensor of block l, by its offset in the struct of activations of its kind (BlockKind.entry,
  * BlockKind.mid). */
 static Tensor act_of(Gpt *g, Tape t, int64_t l, Extent e, size_t offset) {
     return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + offset);
@@ -125,8 +126,8 @@ static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) { return act_of(g, t
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the structs of the first block that has been created with the same activation rows as this kind of block, or
- * NULL. */
+/* Returns the struct of activations of the first block that has been created with the same rows of activations as this
+ * kind of block. Returns NULL if there is none. */
 static const void *first_like(const Gpt *g, const BlockKind *kind) {
     for (int p = 0; p < g->parts; p++)
         for (int64_t l = g->part[p].first; l < g->part[p].end; l++)
@@ -135,8 +136,8 @@ static const void *first_like(const Gpt *g, const BlockKind *kind) {
     return NULL;
 }
 
-/* Makes the activations of a part. Tensors that are not kept use the memory of the first block with the same activation
- * rows. */
+/* Makes the activations of a part of the model. Tensors that are not kept use the memory of the first block with the
+ * same rows of activations. */
 static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) {
     GptPart *p = &g->part[part];
     int64_t  blocks = spec.end - spec.first;
@@ -154,8 +155,8 @@ static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) 
         }
 }
 
-/* Allocates the tensors exchanged with the stages before and after this one: forward_* for activations, backward_* for
- * their gradients. A model that only evaluates has no gradients. */
+/* Allocates the tensors exchanged with the pipeline stages before and after this one: forward_* for activations,
+ * backward_* for their gradients. A model that only evaluates has no gradients. */
 static void create_borders(Gpt *g, Extent e, Arena *a) {
     int64_t C = g->shape.n_embd;
     int     takes = 0, gives = 0, trains = g->use == GPT_TRAINING;
@@ -210,13 +211,14 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.ln_f_rstd      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.head_rows      = head_rows_of(N, padded, act, on_gpu);
-        /* at least a row for each tensor rank: gpt_logits gathers the logits of all tensor ranks in this buffer */
+        /* gives logits a row for each tensor rank, because gpt_logits gathers the logits of all tensor ranks in it */
         if (g.head_rows < e.tensor) g.head_rows = e.tensor;
         g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
         g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
     }
     g.dresidual_sums = trains && has_biases && !g.tensor ? arena_tensor(a, F32, 1, C, 1, 1) : tensor_none();
-    /* On the CPU attention's backward computes delta at no cost, from rows that it has loaded. */
+    /* Only a GPU has a buffer for delta. On the CPU attention's backward computes delta at no cost, from rows that it
+     * has loaded. */
     g.delta = trains && has_delta && on_gpu ? arena_tensor(a, F32, 2, shape.n_head / e.tensor, N, 1) : tensor_none();
     if (trains) {
         g.dresidual = arena_tensor(a, act, 2, e.own, C, 1);
@@ -260,7 +262,7 @@ void gpt_destroy(Gpt *g) {
 
 /* --- small numbers that the host computes and the device reads ---------------------------------------------------- */
 
-/* Computes the rotary frequencies, once. */
+/* Computes the rotary frequencies and copies them to the device, once. */
 static void take_frequencies(Gpt *g, Stream *s) {
     ModelShape m = g->shape;
     if (!g->kind->has_rope || g->has_frequencies || s->ledger) return;
@@ -273,7 +275,7 @@ static void take_frequencies(Gpt *g, Stream *s) {
     g->has_frequencies = 1;
 }
 
-/* Sets the factor of the loss that balances experts, for each token. */
+/* Copies the factor of the loss that balances experts to the device, if it has changed. */
 static void take_balance(Gpt *g, Stream *s, float grad_scale) {
     float factor = (float)(g->shape.balance_rate * (double)grad_scale);
     if (tensor_is_none(g->balance) || s->ledger || factor == g->balance_there) return;
@@ -282,7 +284,7 @@ static void take_balance(Gpt *g, Stream *s, float grad_scale) {
 }
 
 /* Returns the buffer for the column sums of dresidual where block l begins; l may be the part's end. Returns none
- * unless a block here reads these sums and another block here, or the final norm, computes them. */
+ * unless the block before l reads these sums, and block l or the final norm computes them. */
 static Tensor sums_at(const Gpt *g, const GptPart *part, int64_t l) {
     int is_between = l > part->first && (l < part->end || part->classifies);
     if (!is_between || !g->kinds[l - 1]->has_biases) return tensor_none();
@@ -307,16 +309,17 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
     Tensor      counts = r->fp8.counts;
-    r->fp8.counts = tensor_none(); /* forward has counted the elements that recompute casts again */
+    /* no counts, because forward has counted the fp8 elements that recompute casts again */
+    r->fp8.counts = tensor_none();
     r->kind->recompute(r, x, w);
     r->fp8.counts = counts;
     r->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
 /* Sets what differs from block to block in *r, then queues the operations of block l. The second time, they are
- * recorded as a graph, which is launched from then on. There is no graph for smaller micro-batches, whose shapes
- * differ; with tensor, context or expert ranks, whose blocks exchange rows; and in the first step with fp8, which
- * computes its scales itself. */
+ * recorded as a CUDA graph, which is launched from then on. Three cases have no graph. Smaller micro-batches have other
+ * shapes. Blocks with tensor, context or expert ranks exchange rows. The first step with fp8 computes its scales
+ * itself. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, GraphKind kind, BlockOps *ops) {
     BlockGraph *b = &block_of(t, l)->graph[kind];
     int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context &&
@@ -344,7 +347,7 @@ void gpt_set_offline(Gpt *g, int is_offline) {
 
 /* --- embedding: each tensor rank has a slice of the vocabulary ---------------------------------------------------- */
 
-/* Returns tokens, or targets, counted from this rank's first row of wte, or of the head. */
+/* Returns tokens (or targets) counted from the first row of wte (or of the head) that this tensor rank holds. */
 static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
     Tensor all = tensor_1d(tokens.data, I32, tensor_elems(tokens)), own = first_rows(g->tokens, all.dim[0]);
     tokens_own(s, own, all, comm_rank(g->tensor) * wte.dim[0], wte.dim[0]);
@@ -386,8 +389,8 @@ static FinalActs final_acts(const Gpt *g, Extent e) {
                        first_rows(g->ln_f_mean, e.own), first_rows(g->ln_f_rstd, e.own)};
 }
 
-/* Returns the tensor for the stream after block l: the entry of the next block, of the final norm, or of another
- * stage. */
+/* Returns the tensor for the residual stream after block l. It is the input of the next block, of the final norm, or of
+ * the next pipeline stage. */
 static Tensor exit_of(Gpt *g, Tape t, int64_t l, Extent e) {
     if (l + 1 < t.part->end) return entry_of(g, t, l + 1, e);
     return first_rows(t.part->classifies ? g->residual_final : g->forward_out, e.own);
@@ -401,7 +404,8 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     Tape     t = {&g->part[part], tape};
     if (t.part->embeds) embed(g, &r, t, batch, (const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET));
     for (int64_t l = t.part->first; l < t.part->end; l++) {
-        shards_need(g->shards, s, block_bucket(l)); /* waits here, because a graph cannot contain the wait */
+        /* waits for the weights here, because a CUDA graph cannot contain the wait */
+        shards_need(g->shards, s, block_bucket(l));
         if (l + 1 < t.part->end) shards_prefetch(g->shards, s, block_bucket(l + 1));
         r.exit = exit_of(g, t, l, e);
         device_range_begin("block forward");
@@ -427,7 +431,8 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
-/* Returns the matrix of the head [V',C], or with shards_grads its gradient. A tied head is the embedding. */
+/* Returns the head's matrix [V',C] if bucket_of is shards_need, or its gradient if it is shards_grads. The matrix of a
+ * tied head is the embedding. */
 static Tensor head_of(const Gpt *g, Stream *s, const void *bucket_of(Shards *, Stream *, int)) {
     if (kind_has(g->kind, g->shape, HAS_OWN_HEAD))
         return ((const FinalParams *)bucket_of(g->shards, s, final_bucket(g)))->head;
@@ -436,7 +441,8 @@ static Tensor head_of(const Gpt *g, Stream *s, const void *bucket_of(Shards *, S
 
 static LossTerms loss_terms(const Gpt *g) { return (LossTerms){(float)g->shape.logit_softcap, (float)g->shape.z_loss}; }
 
-/* Computes the losses of rows if tensor ranks divide the logits, or if the caller reads g->most and g->part_sums. */
+/* Computes the losses of rows in steps that also leave the row's maximum in g->most and its sums in g->part_sums. Used
+ * if tensor ranks divide the logits, or if the caller reads these numbers. */
 static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tensor targets, float grad_scale) {
     int64_t n = logits.dim[0], columns = logits.dim[1];
     int64_t V = g->shape.vocab_size - (g->tensor ? comm_rank(g->tensor) : 0) * columns;
@@ -449,14 +455,14 @@ static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tens
     classifier_part_loss(s, losses, logits, targets, V, most, two, loss_terms(g), grad_scale);
 }
 
-/* PASS_LOSS computes losses, PASS_GRADIENT also turns the logits into their gradients, PASS_TOKENS copies the numbers
- * of each row to the host. */
+/* What the head computes besides the losses. PASS_LOSS: nothing. PASS_GRADIENT: turns the logits into their gradients.
+ * PASS_TOKENS: copies the numbers of each row to the host. */
 typedef enum { PASS_LOSS, PASS_GRADIENT, PASS_TOKENS } HeadPass;
 
-/* Computes the losses of all rows, one chunk of rows at a time. PASS_GRADIENT: the first chunk sets the head's gradient
- * if it is fresh, and all others add to it. The gradients of the rows of ln_f's output are set in dbranch. PASS_TOKENS:
- * writes each row's loss, largest logit and logit of the target to out [3][N]. The other passes add the losses to
- * SUM_LOSS. */
+/* Computes the losses of all rows, one chunk of rows at a time. PASS_GRADIENT: also computes the gradients. The first
+ * chunk sets the head's gradient if it is fresh, and all others add to it. dbranch gets the gradients of ln_f, the
+ * final norm's output. PASS_TOKENS: writes each row's loss, largest logit and logit of the target to out [3][N]. The
+ * other passes add the losses to SUM_LOSS. */
 static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float grad_scale, float *out) {
     Stream *s = r->s;
     int64_t N = r->e.N, V = g->shape.vocab_size;
@@ -492,7 +498,7 @@ void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out) {
     head_and_loss(g, &r, batch, PASS_TOKENS, 0.0f, out);
 }
 
-/* Returns the logits of a row for the whole vocabulary, on every tensor rank. */
+/* Returns the logits of one row of the final norm's output for the whole vocabulary, on every tensor rank. */
 static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     BlockRun r = block_run(g, s, batch_extent(g, batch));
     int64_t  ranks = tensor_ranks(g), columns = g->logits.dim[1];
@@ -504,8 +510,8 @@ static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     return all;
 }
 
-/* Returns the context rank that has row *row, which is counted over whole sequences. Sets *row to the number of the row
- * on that rank. T: tokens of a sequence on one rank. */
+/* Returns the context rank that has a row of the batch. On entry *row counts the rows of whole sequences. On return it
+ * is the row's number on that rank. T: tokens of a sequence on one rank. */
 static int owner_of(const Gpt *g, int64_t T, int64_t *row) {
     int64_t ranks = context_part(g->context).ranks, sequence = *row / (ranks * T), position = *row % (ranks * T);
     for (int rank = 0; rank < ranks; rank++) {
@@ -525,8 +531,8 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
     Tensor  logits = logits_of_row(g, s, batch, row);
     if (s->ledger) return;
     Tensor used = tensor_slice(logits, 0, V), host = used;
-    /* 16-bit values are copied to the upper half of `out`. They are then widened to f32 from the front on, which
-     * overwrites none that is still needed. */
+    /* 16-bit values are copied to the upper half of `out`. They are then widened to f32 from the front on, which never
+     * overwrites a value that is still to be widened. */
     host.data = (char *)out + (logits.type == F32 ? 0 : 2 * V);
     device_to_host(s, host.data, used);
     for (int64_t v = 0; v < V; v++) out[v] = tensor_get(host, v);
@@ -537,7 +543,7 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* Runs backward of the head and of the final norm. */
+/* Computes the losses, and the backward of the head and of the final norm. */
 static void classify_backward(Gpt *g, BlockRun *r, Batch batch, float grad_scale, MicroBatch which) {
     Stream *s = r->s;
     Extent  e = r->e;
@@ -563,10 +569,10 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
     Tape     t = {&g->part[part], tape};
     take_balance(g, s, grad_scale);
     if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);
-    /* on a last stage without the embedding, the head's gradient of a tied embedding is now complete */
+    /* with a tied embedding the head's gradient is now complete on a last stage that has no embedding */
     if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which);
     for (int64_t l = t.part->end - 1; l >= t.part->first; l--) {
-        shards_need(g->shards, s, block_bucket(l)); /* waits outside of the graph, as in forward */
+        shards_need(g->shards, s, block_bucket(l)); /* waits for the weights outside of the CUDA graph, as in forward */
         if (l > t.part->first) shards_prefetch(g->shards, s, block_bucket(l - 1));
         shards_grads(g->shards, s, block_bucket(l));
         r.entry_sums = sums_at(g, t.part, l), r.exit_sums = sums_at(g, t.part, l + 1);

@@ -1,27 +1,29 @@
-/* gpt2.c - GPT-2's block: Radford et al., "Language models are unsupervised multitask learners", 2019. Pre-layernorm,
- * GELU by tanh or another activation.
+/* gpt2.c - GPT-2's block: Radford et al., "Language models are unsupervised multitask learners", 2019. It has a
+ * layernorm before each branch, and GELU by tanh or another activation.
  *
  * A block has two branches from the residual stream. Each begins with a layernorm, fused with the addition of the
  * previous branch to the stream:
  *   (+) residual -> ln_1 -> qkv -> attention -> proj -> (+) residual_mid -> ln_2 -> fc -> activation -> proj -> (+)
- *   residual of the next block
- */
+ *   residual of the next block */
 #include "layers/layers.h"
 #include "model/block.h"
 
 #define LAYERNORM_EPS 1e-5f
 
 typedef struct {
-    Tensor ln_1_w, ln_1_b, c_attn_w, c_attn_b, attn_proj_w, attn_proj_b; /* [C] [C] [C,3C] [3C] [C,C] [C]   */
-    Tensor ln_2_w, ln_2_b, c_fc_w, c_fc_b, mlp_proj_w, mlp_proj_b;       /* [C] [C] [C,4C] [4C] [4C,C] [C] */
+    /* [C] [C] [C,3C] [3C] [C,C] [C]: first norm, product for q, k and v, projection after attention */
+    Tensor ln_1_w, ln_1_b, c_attn_w, c_attn_b, attn_proj_w, attn_proj_b;
+    /* [C] [C] [C,4C] [4C] [4C,C] [C]: second norm, the two products of the MLP */
+    Tensor ln_2_w, ln_2_b, c_fc_w, c_fc_b, mlp_proj_w, mlp_proj_b;
 } BlockParams;
 
-/* N = B*T rows. Each of t tensor ranks has n = N/t rows of the stream, and H/t heads. */
+/* Activations of a block. A micro-batch has N = B*T rows. Each of t tensor ranks has n = N/t rows of the residual
+ * stream, and H/t heads. */
 typedef struct {
     Tensor residual;                    /* [n,C] of the activation type: the residual stream before the block */
-    /* [n,C] of the activation type, [n] f32, [n] f32: output and statistics of the first norm */
+    /* [n,C] of the activation type, [n] f32, [n] f32: output, mean and 1/standard deviation of the first norm */
     Tensor ln_1, ln_1_mean, ln_1_rstd;
-    /* [past+N,3C/t] of the activation type: q, k and v; sampling keeps the past tokens' rows */
+    /* [past+N,3C/t] of the activation type: q, k and v; in sampling also those of past tokens */
     Tensor qkv;
     /* [N,C/t] of the activation type, [B*H/t,T] f32: attention's output; log of the softmax denominator */
     Tensor attention, lse;
@@ -32,8 +34,8 @@ typedef struct {
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)
-/* The row of wpe must be last: shards_done checks every element of its gradient to find a faulty rank
- * (model/shards.h). */
+/* Parameters of the embedding. wpe must be last, because shards_done checks every element of its gradient to find a
+ * faulty rank (model/shards.h). */
 static const ParamRow EMBEDDING_ROWS[] = {
     {"wte.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
     {"wpe.weight", PARAM(EmbeddingParams, wpe), {DIM_P, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_NONE},
@@ -52,7 +54,8 @@ static const ParamRow BLOCK_ROWS[] = {
     {"mlp.c_proj.weight", PARAM(BlockParams, mlp_proj_w), {DIM_FC, DIM_C}, INIT_RESIDUAL, GROUP_MATRIX, CUT_ROWS},
     {"mlp.c_proj.bias", PARAM(BlockParams, mlp_proj_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
 };
-/* No file is written with a head of its own, so its name need not be a name in files. */
+/* Parameters after the last block. No file with lm_head.weight is ever written, so the name of that row need not be one
+ * of Hugging Face's files. */
 static const ParamRow FINAL_ROWS[] = {
     {"ln_f.weight", PARAM(FinalParams, norm_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"ln_f.bias", PARAM(FinalParams, norm_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
@@ -79,7 +82,8 @@ static const ActRow ACT_ROWS[] = {
     {ACT(dfc), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
 };
 
-/* Computes all tensors of the block after ln_1 that backward needs. The projection of the MLP is not among them. */
+/* Computes all tensors of the block that come after ln_1 and that backward needs. The last projection of the MLP is not
+ * among them. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
     product_forward(r, PRODUCT_QKV, batch_rows(r, x->qkv), gather_rows(r, x->ln_1, r->update), w->c_attn_w,
                     w->c_attn_b, PLAIN);
@@ -102,7 +106,7 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
                                                 w->mlp_proj_w, counted_once(r, w->mlp_proj_b), PLAIN));
 }
 
-/* Computes again the tensors that were not kept, by the same ops on the same inputs. */
+/* Computes again the activations that were not kept, by the same ops on the same inputs. */
 static void recompute(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
@@ -119,11 +123,11 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     }
 }
 
-/* Returns r->entry_sums, set to zero. The backward of a block's first norm, and of the final norm, adds the column
- * sums of the stream's gradient to it: the gradient of mlp_proj_b of the block before. It is an empty tensor with
- * tensor ranks, which sum the gradients of biases over gathered rows. */
+/* Sets r->entry_sums to zero and returns it. The backward of a block's first norm, or of the final norm, adds the
+ * column sums of the stream's gradient to it. They are the gradient of mlp_proj_b of the previous block. With tensor
+ * ranks it is an empty tensor, because these sum the gradients of biases over gathered rows. */
 static Tensor entry_sums(const BlockRun *r) {
-    /* zeroed by a kernel, so that the next kernel may start early, also in graphs */
+    /* zeroed by a kernel, so that the kernel after it may start early, also in CUDA graphs */
     if (!tensor_is_none(r->entry_sums)) zero_tensors(r->s, &r->entry_sums, 1);
     return r->entry_sums;
 }
@@ -131,7 +135,7 @@ static Tensor entry_sums(const BlockRun *r) {
 static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
-    /* the gradient of attention's output is in the memory of update, which is free between its uses below */
+    /* puts the gradient of attention's output into the memory of update, which is free between its uses below */
     Tensor             dattention = x->attention;
     dattention.data = r->update.data;
     int                is_summed = !tensor_is_none(r->exit_sums);
@@ -163,7 +167,8 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
-    Tensor nothing = r->dresidual; /* no residual gradient: the final norm is the only reader of the stream here */
+    /* an empty tensor: no gradient of the stream to add to, because the final norm alone reads the stream here */
+    Tensor nothing = r->dresidual;
     nothing.data = NULL;
     layernorm_backward(r->s, r->dresidual, entry_sums(r), d.norm_w, d.norm_b, nothing, dy, x.residual, w.norm_w, x.mean,
                        x.rstd);

@@ -11,7 +11,8 @@ static int ranks_with(Mesh m, unsigned axes) {
     return ranks;
 }
 
-/* Returns the group of this rank along the axes, or the job itself if that group has all ranks. */
+/* Returns the group of ranks that differ from this rank only along the axes. Returns the whole job if that group has
+ * all ranks. */
 static Comm *group_or_job(Comm *job, Mesh mesh, unsigned axes, const char *name) {
     return ranks_with(mesh, axes) < mesh_ranks(mesh) ? comm_group(job, mesh, axes, name) : job;
 }
@@ -19,7 +20,8 @@ static Comm *group_or_none(Comm *job, Mesh mesh, unsigned axes, const char *name
     return ranks_with(mesh, axes) > 1 ? comm_group(job, mesh, axes, name) : NULL;
 }
 
-/* Makes the pair for messages from stage `from` to stage `to`, if this rank belongs to it. */
+/* Makes the pair of ranks for messages from stage `from` to stage `to`, if this rank is one of the two. Stores it in
+ * *out on the sender, in *in on the receiver. */
 static void make_pair(Groups *g, int from, int to, Comm **out, Comm **in) {
     Comm *pair = comm_pair(g->stages, from, to, "stage");
     if (!pair) return;
@@ -27,7 +29,7 @@ static void make_pair(Groups *g, int from, int to, Comm **out, Comm **in) {
     *(comm_rank(pair) == 0 ? out : in) = pair;
 }
 
-/* All ranks make the groups in the same order, that of the axes. */
+/* Makes the groups in the order of the axes, which is the same on all ranks. */
 Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     MeshPlace place = mesh_place(mesh, comm_rank(job));
     Groups    g = {.mesh = mesh, .job = job};
@@ -52,7 +54,8 @@ Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     return g;
 }
 
-/* Sets g->matrices to all ranks of this pipeline stage. Uses an existing group if one has exactly those ranks. */
+/* Sets g->matrices to a group of all ranks of this pipeline stage. Uses an existing group if one has exactly those
+ * ranks. */
 void groups_add_matrices(Groups *g) {
     int stage_ranks = ranks_with(g->mesh, WITH_TENSOR | WITH_WEIGHTS);
     if (stage_ranks == mesh_ranks(g->mesh)) g->matrices = g->job;
@@ -72,11 +75,11 @@ void groups_add_experts(Groups *g, int ranks) {
 
 void groups_add_tree(Groups *g) { comm_set_exchanges(g->state); }
 
-/* A group, and the axis for which its times and bytes count. */
+/* A group of ranks, and the axis of the grid to which its times and bytes are added. */
 typedef struct { Comm *comm; Axis axis; } Counted;
 
 enum { MOST = 10 + MOST_PAIRS };
-/* Lists each group once and returns their number. */
+/* Lists each group of ranks once and returns the number of groups. */
 static int list(const Groups *g, Counted all[MOST]) {
     const Counted each[MOST] = {
         {g->job, AXIS_SHARD},          {g->tensor, AXIS_TENSOR},    {g->context, AXIS_CONTEXT},
@@ -95,16 +98,16 @@ static int list(const Groups *g, Counted all[MOST]) {
     return count;
 }
 
-/* Frees the newest group first. Pairs end in the same order on all ranks, so no rank waits for another pair. */
+/* Frees the groups, the newest first. Pairs end in the same order on all ranks, so no rank waits for another pair. */
 void groups_free(Groups *g) {
     Counted all[MOST];
     for (int i = list(g, all); i-- > 1;) comm_free(all[i].comm);
     *g = (Groups){0};
 }
 
-/* Sets how each group communicates. The groups of weights and of stages are left out, because they make only small
- * calls, which always use MPI. TRAIN_GPT_PAIRS=host sends messages through host memory, to find a fault, or if ranks
- * share a GPU. */
+/* Sets whether each group communicates by NCCL or another way (CommKind). The groups of weights and of stages are left
+ * out, because they make only small calls, which always use MPI. TRAIN_GPT_PAIRS=host sends the messages of pairs
+ * through host memory, to find a fault, or if ranks share a GPU. */
 void groups_set_kind(const Groups *g, CommKind kind) {
     Counted     all[MOST];
     const char *pairs = getenv("TRAIN_GPT_PAIRS");
@@ -115,8 +118,8 @@ void groups_set_kind(const Groups *g, CommKind kind) {
         if (!is_small) comm_set_kind(c, by_host ? COMM_RING : kind);
     }
     /* Reserves the multiprocessors that NCCL's kernels occupy while the device computes. Of the groups that share a
-     * stream only one runs at a time. The receive of each pair is posted in advance and occupies multiprocessors while
-     * it waits. */
+     * stream only one communicates at a time. The receive of each pair of stages is posted in advance and occupies
+     * multiprocessors while it waits. */
     int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
     for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
     device_leave_multiprocessors((is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) +
@@ -130,11 +133,11 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
                  comm_buffer_bytes(kind, ranks_with(mesh, WITH_REPLICA));
     if (state < all) sum += comm_buffer_bytes(kind, state);
     if (mesh.size[AXIS_STAGE] > 1) sum += 4 * comm_buffer_bytes(kind, 2);
-    /* no buffers of expert ranks: rows are sent as messages */
+    /* expert ranks need no buffers, because they send rows as messages */
     return sum + (experts > 1 ? comm_buffer_bytes(kind, state / experts) : 0);
 }
 
-/* Adds up the memory that the communication library takes for the groups that groups_create and the groups_add_
+/* Returns the GPU memory that the communication library takes for the groups that groups_create and the groups_add_
  * functions make. */
 size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use) {
     int all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE),

@@ -1,11 +1,11 @@
-/* groups.h - the groups of ranks that a model on a grid (core/mesh.h) exchanges with. */
+/* groups.h - the groups of ranks that exchange data for a model on a grid of ranks (core/mesh.h). */
 #ifndef TRAIN_GPT_MODEL_GROUPS_H
 #define TRAIN_GPT_MODEL_GROUPS_H
 
 #include "comm/comm.h"
 #include "core/mesh.h"
 
-#define GROUP_OF_EXPERTS "expert" /* names of the groups in ledgers of communication */
+#define GROUP_OF_EXPERTS "expert" /* names of these groups in the ledgers that a plan makes of communication */
 #define GROUP_OF_EXPERT_STATE "expert shard"
 
 enum { MOST_PAIRS = 6 };
@@ -14,28 +14,30 @@ typedef struct {
     Mesh  mesh;
     Comm *job;      /* borrowed: all ranks of the grid                                              */
     Comm *tensor;   /* ranks that divide each matrix. NULL: one rank                                */
-    Comm *context;  /* ranks with other tokens of the same sequences. NULL: one rank                */
-    Comm *state;    /* ranks that share one copy of masters and moments; job if that is all ranks   */
-    Comm *replicas; /* ranks that hold the same piece of the state, one in each copy. NULL: one copy */
-    Comm *stages;   /* ranks at the same place in other stages of the pipeline. NULL: one stage     */
-    /* Neighbours in the ring of stages. Activations are sent forward, gradients backward. NULL: no neighbour on this
-     * side. */
+    Comm *context;  /* ranks that have other tokens of the same sequences. NULL: one rank */
+    Comm *state;    /* ranks that share one copy of masters and moments (the state); job if that is all ranks */
+    Comm *replicas; /* ranks that hold the same piece of masters and moments, one in each copy. NULL: one copy */
+    Comm *stages;   /* ranks with the same place in each pipeline stage. NULL: one stage */
+    /* Pairs of this rank and its neighbours in the ring of pipeline stages. Activations are sent forward, gradients
+     * backward. NULL: no neighbour on this side. */
     Comm *forward_in, *forward_out, *backward_in, *backward_out;
-    /* messages of the tied embedding: its gradient from the last stage to the first; its weights back */
+    /* pairs of the last and the first pipeline stage, for a tied embedding: its gradient goes to the first stage, its
+     * weights back */
     Comm *twin_up, *twin_down;
-    /* the groups from forward_in to twin_down that are not NULL, in the order in which all ranks made them */
+    /* the pairs from forward_in to twin_down that are not NULL, in the order in which all ranks made them */
     Comm *pair[MOST_PAIRS];
     int   pairs;
-    Comm *experts;  /* ranks that divide the experts; NULL: each rank has all experts               */
-    Comm *expert_state; /* ranks that share the state of the same experts; NULL if experts is NULL  */
+    Comm *experts;  /* ranks that divide the experts among them; NULL: each rank has all experts */
+    Comm *expert_state; /* ranks that share masters and moments of the same experts; NULL if experts is NULL */
     /* all ranks of this pipeline stage, for an optimizer of whole matrices; NULL without groups_add_matrices */
     Comm *matrices;
     Comm *weights;  /* ranks that hold the same weights; job if that is all ranks                   */
-    int   data, datas; /* this rank's place among the ranks that compute different micro-batches, and their number */
+    /* index of this rank among the ranks that compute different micro-batches, and the number of these */
+    int   data, datas;
 } Groups;
 
-/* Makes the groups. All ranks of job, which is the whole grid, call it together. is_ring: the last stage also sends to
- * the first (parallel.interleave). */
+/* Makes the groups of ranks. All ranks of job, which is the whole grid, call it together. is_ring: the last pipeline
+ * stage also sends to the first (parallel.interleave). */
 Groups groups_create(Comm *job, Mesh mesh, int is_ring);
 void   groups_free(Groups *g);
 
@@ -46,20 +48,20 @@ void   groups_add_experts(Groups *g, int ranks);
 void   groups_add_matrices(Groups *g);
 /* Prepares g->state for sums in the order of a tree (parallel.deterministic). Call it before groups_set_kind. */
 void   groups_add_tree(Groups *g);
-/* Sets the CommKind of all groups, and of the job (comm_set_kind), and reserves multiprocessors for NCCL's kernels. */
+/* Sets how all groups, and the job, communicate (comm_set_kind), and reserves multiprocessors for NCCL's kernels. */
 void   groups_set_kind(const Groups *g, CommKind kind);
-/* Times and bytes of all groups since the last call (comm_times). ms, sent: milliseconds and bytes of collectives over
- * buckets, by axis. Those of the group of all ranks are added to AXIS_SHARD. waited_ms: the part of ms in which this
- * rank waited. */
+/* Times and bytes of all groups since the last call of groups_times or groups_forget_times. ms, sent: milliseconds and
+ * bytes of collectives over buckets of weights or gradients, by axis of the grid. Those of the group of all ranks are
+ * added to AXIS_SHARD. waited_ms: the part of ms in which this rank waited. */
 typedef struct { double comm_ms, exposed_ms, ms[AXES], waited_ms[AXES]; int64_t sent[AXES]; } GroupTimes;
 GroupTimes groups_times(const Groups *g);
 void       groups_forget_times(const Groups *g);
 
-/* Returns the bytes of buffers of all groups of this mesh (comm_buffer_bytes), if groups are of this CommKind. experts:
- * the ranks of groups_add_experts. */
+/* Returns the bytes of communication buffers of all groups of this grid (comm_buffer_bytes), if they communicate by
+ * `kind`. experts: number of ranks that divide the experts. */
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts);
-/* Which groups exist in addition to those of groups_create. experts: ranks that divide the experts; has_matrices and
- * has_tree: 1 if groups_add_matrices and groups_add_tree were called. */
+/* Groups that exist besides those of groups_create. experts: number of ranks that divide the experts. has_matrices,
+ * has_tree: 1 if groups_add_matrices or groups_add_tree was called. */
 typedef struct { int experts, has_matrices, has_tree; } GroupsUse;
 /* Returns the bytes of GPU memory that NCCL takes for these groups (comm_library_bytes). */
 size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use);

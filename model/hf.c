@@ -1,4 +1,5 @@
-/* hf.c - see hf.h. First the values of config.json that all kinds have, then each kind, then names of tensors. */
+/* hf.c - see hf.h. In this order: values in config.json that all kinds of models have, what each kind has, names of
+ * tensors. */
 #include "model/hf.h"
 
 #include <inttypes.h>
@@ -16,14 +17,16 @@ static int is_word(const cJSON *value, const char *word) {
     return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0;
 }
 
-/* Returns a member as a flag, or `fallback` if it is missing or null. Exits with 65 if it is neither true nor false. */
+/* Returns a member of config.json as a flag, or `fallback` if it is missing or null. Exits with 65 if it is neither
+ * true nor false. */
 static int flag_of(const cJSON *value, int fallback, const char *path) {
     if (!value || cJSON_IsNull(value)) return fallback;
     if (!cJSON_IsBool(value)) hf_refuse_key(path, value, "true or false is expected: correct this value");
     return cJSON_IsTrue(value);
 }
 
-/* Returns a member as a number above 0, or `fallback` if it is missing or null. */
+/* Returns a member of config.json as a number, or `fallback` if it is missing or null. Exits with 65 if it is not a
+ * number above 0. */
 static double real_of(const cJSON *value, double fallback, const char *path) {
     if (!value || cJSON_IsNull(value)) return fallback;
     if (!cJSON_IsNumber(value) || !(value->valuedouble > 0.0) || !isfinite(value->valuedouble))
@@ -31,7 +34,7 @@ static double real_of(const cJSON *value, double fallback, const char *path) {
     return value->valuedouble;
 }
 
-/* Returns a member as a size. Exits with 65 if it is not a whole number from 1 to 2^31 - 1. */
+/* Returns a member of config.json as a size. Exits with 65 if it is not a whole number from 1 to 2^31 - 1. */
 static int64_t size_of(const cJSON *value, const char *path) {
     char shown[SHOWN_BYTES];
     if (!cJSON_IsNumber(value) || value->valuedouble < 1 || value->valuedouble > INT32_MAX ||
@@ -45,7 +48,8 @@ static int64_t size_or(const cJSON *value, int64_t fallback, const char *path) {
     return !value || cJSON_IsNull(value) ? fallback : size_of(value, path);
 }
 
-/* Returns the size that has the value of a config key. Exits with 65 if it is missing. */
+/* Returns the size in config.json that has the value of the config key `option`, such as "model.n_layer". Exits with 65
+ * if it is missing. */
 static int64_t size_for(const cJSON *config, const char *path, int arch, const char *option) {
     const cJSON *value = hf_value(config, path, arch, option);
     if (!value)
@@ -55,7 +59,7 @@ static int64_t size_for(const cJSON *config, const char *path, int arch, const c
     return size_of(value, path);
 }
 
-/* Returns a shape with the sizes that each kind of model has. */
+/* Returns a shape with the sizes that every kind of model has in config.json. */
 static ModelShape sizes_of(const cJSON *config, const char *path, int arch) {
     return (ModelShape){.arch = arch,
                         .n_layer = size_for(config, path, arch, "model.n_layer"),
@@ -64,13 +68,14 @@ static ModelShape sizes_of(const cJSON *config, const char *path, int arch) {
                         .vocab_size = size_for(config, path, arch, "model.vocab_size")};
 }
 
-/* Refuses weights that have another value of a config key than ours. */
+/* Exits with 65 because the config.json beside weights has another value of a config key than this run. theirs: the
+ * value in config.json; ours: that of the run. */
 static NORETURN void refuse_differing(const char *path, const char *key, const char *theirs, const char *ours) {
     fail(EXIT_DATA, "%s: this model has %s = %s, but the config of this run has %s: set %s=%s", path, key,
          theirs, ours, key, theirs);
 }
 
-/* Exits with 65 if config.json says that the head is not the embedding and the weights hold no head. */
+/* Exits with 65 if config.json says that the head is not the embedding, but the weights hold no head. */
 static void expect_head(const char *path, int is_tied, int has_head) {
     if (!is_tied && !has_head)
         fail(EXIT_DATA,
@@ -81,14 +86,14 @@ static void expect_head(const char *path, int is_tied, int has_head) {
 
 /* --- soft cap ----------------------------------------------------------------------------------------------------- */
 
-/* The library transformers has no class with a soft cap for the kinds here. So model_type is "gpt2_softcap" or
- * "llama_softcap": transformers refuses these names instead of computing wrong logits. The cap is stored as Gemma 2's
- * key final_logit_softcapping. */
+/* Models with a soft cap of the logits. The library transformers has no class with a soft cap for these kinds of
+ * models. So model_type is "gpt2_softcap", "llama_softcap" and so on: transformers refuses these names instead of
+ * computing wrong logits. The cap is stored in the key that Gemma 2 has for it, final_logit_softcapping. */
 #define SUFFIX "_softcap"
 #define TYPE   "\"model_type\": \""
 
-/* Turns the text of a plain model's config.json into one with a cap. text has `bytes` bytes in a buffer of
- * HF_CONFIG_BYTES. Returns the new number of bytes. */
+/* Turns the config.json of a model without a soft cap of the logits into one with this soft cap. text has `bytes` bytes
+ * in a buffer of HF_CONFIG_BYTES. Returns the new number of bytes. */
 static int softcap_text(char *text, int bytes, double softcap) {
     char  plain[HF_CONFIG_BYTES], *type = strstr(text, TYPE), *end = type ? strchr(type + strlen(TYPE), '"') : NULL;
     CHECK(end, "a config.json without a model_type");
@@ -98,7 +103,8 @@ static int softcap_text(char *text, int bytes, double softcap) {
                     softcap, plain + before + 1);
 }
 
-/* Returns the length of a model_type without the suffix, -1 if it has no suffix or is not a string. */
+/* Returns the length of a model_type without the suffix _softcap. Returns -1 if it has no such suffix or is not a
+ * string. */
 static int capped_type(const cJSON *type) {
     if (!cJSON_IsString(type)) return -1;
     int length = (int)(strlen(type->valuestring) - strlen(SUFFIX));
@@ -115,7 +121,7 @@ double hf_softcap_of(const cJSON *config, const char *path) {
     return softcap;
 }
 
-/* Returns whether model_type is `plain`, with or without a cap. */
+/* Returns whether model_type is `plain`, with or without the suffix _softcap. */
 static int is_type(const cJSON *config, const char *plain) {
     const cJSON *type = json_member(config, "model_type");
     int          length = capped_type(type);
@@ -125,12 +131,12 @@ static int is_type(const cJSON *config, const char *plain) {
 
 /* --- classes ------------------------------------------------------------------------------------------------------ */
 
-/* The class of each kind of model, and its defaults for keys that config.json of a llama lacks. A default of 0 means:
- * heads share no keys; head_dim is the width divided by the heads. */
+/* The class of transformers for each kind of model, and its defaults for keys that are missing in config.json. A
+ * default of 0 means: heads share no keys; head_dim is the width divided by the heads. */
 typedef struct {
     const char *type, *name;
     int64_t     positions, n_kv_head, head_dim;
-    const char *rest; /* keys that only this class has, as JSON text */
+    const char *rest; /* keys that only this class has, as JSON text for config.json */
 } HfClass;
 #define NO_WINDOW "\"use_sliding_window\": false,\n  \"sliding_window\": null"
 static const HfClass CLASSES[ARCH_COUNT] = {
@@ -140,7 +146,7 @@ static const HfClass CLASSES[ARCH_COUNT] = {
     [ARCH_QWEN3_MOE] = {"qwen3_moe", "Qwen3MoeForCausalLM", 32768, 4, 0, NO_WINDOW},
 };
 
-/* Returns the kind of model (Arch) that a config.json names, -1 if none. */
+/* Returns the kind of model (Arch) that a config.json names, -1 if it names none of them. */
 static int arch_of(const cJSON *config) {
     for (int arch = 0; arch < ARCH_COUNT; arch++)
         if (is_type(config, CLASSES[arch].type)) return arch;
@@ -149,16 +155,16 @@ static int arch_of(const cJSON *config) {
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* Further words of config.json for activations. ACTIVATION_NAMES are words of Hugging Face, too. The names of GELU, by
- * tanh and exact, are those of transformers. */
+/* Other words for activations in config.json, besides ACTIVATION_NAMES, which are words of Hugging Face, too.
+ * transformers has several words for GELU by tanh (ACTIVATION_GELU_NEW) and for the exact GELU. */
 static const struct { const char *word; Activation kind; } ACTIVATION_WORDS[] = {
     {"gelu_pytorch_tanh", ACTIVATION_GELU_NEW}, {"gelu_fast", ACTIVATION_GELU_NEW},
     {"gelu_accurate", ACTIVATION_GELU_NEW},     {"gelu_python_tanh", ACTIVATION_GELU_NEW},
     {"gelu_python", ACTIVATION_GELU},           {"swish", ACTIVATION_SILU},
 };
 
-/* Returns the activation that a member of config.json names, ACTIVATION_GELU_NEW if the member is missing. Exits with
- * 65 if the word is not known. */
+/* Returns the activation that a member of config.json names. Returns ACTIVATION_GELU_NEW if the member is missing.
+ * Exits with 65 if the word is not known. */
 static Activation activation_of(const cJSON *value, const char *path) {
     char known[200] = "";
     if (!value) return ACTIVATION_GELU_NEW;
@@ -226,11 +232,11 @@ const HfFiles HF_GPT2 = {gpt2_text, gpt2_shape, gpt2_expect};
 
 /* --- llama, qwen3 and qwen3-moe: as the classes of Hugging Face do ------------------------------------------------ */
 
-/* DeepSeek-V3's value of topk_method for a choice with a bias, which Qwen3MoeForCausalLM does not know. */
+/* Value of topk_method in DeepSeek-V3 for experts that are chosen with a bias. Qwen3MoeForCausalLM does not know it. */
 static const char WITH_BIAS[] = "noaux_tc";
 
-/* Writes the keys of experts. Every block has experts, so intermediate_size, the width of the MLP in blocks without
- * experts, is unused. */
+/* Writes the keys of config.json about experts. Every block has experts, so intermediate_size, the width of the MLP in
+ * blocks without experts, is unused. */
 static void experts_text(ModelShape g, char *text, size_t room) {
     snprintf(
         text, room,
@@ -272,8 +278,9 @@ static int llama_text(ModelShape g, const char *end, const char *dtype, char *te
                     shape_init_std(g), end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
 }
 
-/* Returns the object with the rotary parameters, or NULL. As in transformers 5 it is rope_scaling, or rope_parameters
- * if rope_scaling is empty. With `warns` it warns if these two objects differ, and of unknown members. */
+/* Returns the object with the rotary parameters in config.json, or NULL. It is rope_scaling, or rope_parameters if
+ * rope_scaling is empty, as in transformers 5. With `warns` it warns if these two objects differ, and of unknown
+ * members. */
 static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
     const cJSON *rope = NULL;
@@ -318,8 +325,8 @@ static void take_scaling(ModelShape *shape, const cJSON *config, const char *pat
         hf_refuse_key(path, type, "its factor must be at least 1, and low_freq_factor less than high_freq_factor");
 }
 
-/* Refuses a sliding window that limits any layer of the model. In qwen3 it limits layers from max_window_layers on, in
- * qwen3_moe all layers. */
+/* Exits with 65 if config.json has a sliding window that limits any layer of the model. In qwen3 it limits layers from
+ * max_window_layers on, in qwen3_moe all layers. */
 static void refuse_window(const cJSON *config, const char *path, ModelShape shape) {
     const cJSON *window = json_member(config, "sliding_window");
     const cJSON *first = json_member(config, "max_window_layers");
@@ -357,7 +364,8 @@ static ModelShape shape_of(const cJSON *config, const char *path, int arch, int 
     shape.n_inner = size_for(config, path, arch, "model.n_inner");
     shape.norm_eps = real_of(json_member(config, "rms_norm_eps"), 1e-6, path);
     shape.rope_theta = real_of(json_member(config, "rope_theta"), 10000.0, path);
-    shape.activation = ACTIVATION_SILU; /* hf_members.c refuses another hidden_act */
+    /* no other value is possible, because hf_members.c refuses another hidden_act */
+    shape.activation = ACTIVATION_SILU;
     shape.rope_low_freq_factor = 1.0, shape.rope_high_freq_factor = 4.0, shape.rope_original_positions = 8192;
     take_scaling(&shape, config, path, warns);
     if (block_kind(shape)->traits & HAS_EXPERTS) take_experts(&shape, config, path);
@@ -376,7 +384,7 @@ static ModelShape llama_shape(const cJSON *config, const char *path) {
     return shape_of(config, path, arch_of(config), 0);
 }
 
-/* Writes a value as in a config: a number with all its digits, or true or false. */
+/* Writes the value of a config key as a config has it: a number with all its digits, or true or false. */
 static void value_as_given(const char *key, double value, char out[SHOWN_BYTES]) {
     int is_flag = strcmp(key, "model.tie_embeddings") == 0 || strcmp(key, "moe.norm_top_k") == 0;
     if (is_flag) snprintf(out, SHOWN_BYTES, value != 0.0 ? "true" : "false");
@@ -392,7 +400,7 @@ static void llama_expect(const cJSON *config, const char *path, ModelShape ours,
     if (type && !is_type(config, class->type)) hf_refuse_key(path, type, arch);
     ModelShape theirs = shape_of(config, path, ours.arch, 1);
     expect_head(path, theirs.tie_embeddings, has_head);
-    /* the stored weights decide, not config.json: a model with a head of its own has a stored head */
+    /* the weights decide, not config.json: if they hold a head, a model with a head of its own can use it */
     if (has_head && theirs.tie_embeddings) theirs.tie_embeddings = ours.tie_embeddings;
     struct { const char *key; double theirs, ours; } of[] = {
         {"model.n_head", (double)theirs.n_head, (double)ours.n_head},
@@ -419,7 +427,8 @@ const HfFiles HF_LLAMA = {llama_text, llama_shape, llama_expect};
 
 /* --- any kind ----------------------------------------------------------------------------------------------------- */
 
-/* Writes an id, or null if there is none. A key must not be missing: transformers would use GPT-2's 50256. */
+/* Writes an id as JSON, or null if it is negative. The key of an id must not be missing, because transformers would
+ * then use GPT-2's 50256. */
 enum { ID_CHARS = 16 };
 static const char *id_text(int32_t id, char out[ID_CHARS]) {
     snprintf(out, ID_CHARS, id < 0 ? "null" : "%d", id);
@@ -457,10 +466,11 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_be
                     end, end);
 }
 
-/* Refuses `architectures` that name the class of another kind of model, because programs that read it would compute
- * another model. Names of other classes are ignored. */
+/* Exits with 65 if `architectures` in config.json names the class of another kind of model. Programs that read this key
+ * would compute another model. Names that are not classes of language models are ignored. */
 static void expect_architecture(const cJSON *config, const char *path, int arch) {
-    static const char *const ends[] = {"LMHeadModel", "ForCausalLM"}; /* both endings have 11 letters */
+    /* endings of such names; the code below needs both to have 11 letters */
+    static const char *const ends[] = {"LMHeadModel", "ForCausalLM"};
     const char  *ours = CLASSES[arch].name;
     const cJSON *all = json_member(config, "architectures"), *type = json_member(config, "model_type"), *one;
     cJSON_ArrayForEach(one, all) {
@@ -468,7 +478,7 @@ static void expect_architecture(const cJSON *config, const char *path, int arch)
             const char *name = one->valuestring;
             size_t      bytes = strlen(name), tail = strlen(ends[i]), stem = bytes > tail ? bytes - tail : 0;
             if (stem == 0 || strcmp(name + stem, ends[i]) != 0) continue;
-            /* case is ignored, because early files have LLaMA */
+            /* case is ignored, because early files have LLaMA instead of Llama */
             if (stem == strlen(ours) - tail && strncasecmp(name, ours, stem) == 0) continue;
             if (!type)
                 fail(EXIT_DATA,
@@ -488,7 +498,7 @@ static void expect_object(const cJSON *config, const char *path) {
              path);
 }
 
-/* Returns how config.json is read, by its model_type; without one it is read as gpt2. */
+/* Returns the functions that read this config.json, by its model_type. A file without one is read as gpt2. */
 static const HfFiles *files_of(const cJSON *config, const char *path) {
     const cJSON *type = json_member(config, "model_type");
     expect_object(config, path);
@@ -529,13 +539,13 @@ void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, in
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
-/* Parts of names that other programs add at the front, or anywhere, and that carry no meaning. They come from the
- * wrappers of torch (compile, data parallel, FSDP, recomputation) and from models that transformers keeps inside
- * another. */
+/* Parts of tensor names that other programs add at the front, or anywhere, and that carry no meaning. They come from
+ * the wrappers of torch (compile, data parallel, FSDP, recomputation), and from models that transformers keeps inside
+ * another model. */
 static const char *const PREFIXES[] = {"module.", "model.", "transformer.", "language_model."};
 static const char *const WRAPPERS[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
 
-/* Returns the length of the first of `parts` that text begins with, or 0. */
+/* Returns the length of the first of these parts with which text begins, or 0 if there is none. */
 static size_t begins_with(const char *text, const char *const *parts, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (strncmp(text, parts[i], strlen(parts[i])) == 0) return strlen(parts[i]);
@@ -556,11 +566,12 @@ char *hf_plain_name(const char *name, char out[HF_NAME_BYTES]) {
     return out;
 }
 
-/* '#' stands for the number of a block. */
+/* Tensors in files that are no parameters of a model with a tied head, by plain name. '#' stands for the number of a
+ * block. */
 static const struct { const char *name; HfExtra is; } EXTRAS[] = {
     {"lm_head.weight", HF_HEAD},
     {"h.#.attn.bias", HF_NOTHING},        /* causal mask of attention, in old files */
-    {"h.#.attn.masked_bias", HF_NOTHING}, /* score that the mask writes, in old files */
+    {"h.#.attn.masked_bias", HF_NOTHING}, /* value that the mask gives to hidden scores, in old files */
     {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* tables of rotary angles, in old files of llama */
     {"rotary_emb.inv_freq", HF_NOTHING},
 };

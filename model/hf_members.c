@@ -15,10 +15,10 @@ enum {
     LQM = L | Q | M, ALL = G | LQM
 };
 
-/* A member of config.json, of one of three sorts. With `option` it is read by hf.c or run/text/stored_model.c; option
- * is the config key of its value, or "". With `only` it is refused unless its value is one of these JSON texts, which |
- * separates; null, [] and {} are always allowed. With neither it changes no result; such a row lists several names.
- * `ours` is the end of the refusal. */
+/* A member of config.json, of one of three sorts. First, `option` is set: the program reads it, and option is the
+ * config key of its value, or "". Second, `only` is set: the member is refused unless its value is one of these JSON
+ * texts, which | separates. null, [] and {} are always allowed, and `ours` ends the message. Third, neither is set: it
+ * changes no result, and `name` lists several names. kinds: set of bits 1 << Arch. */
 typedef struct { const char *name; int kinds; const char *option, *only, *ours; } Member;
 
 static const Member MEMBERS[] = {
@@ -40,12 +40,12 @@ static const Member MEMBERS[] = {
     {"scale_attn_by_inverse_layer_idx", G, NULL, "false",
      "attention divided by the number of the layer is not supported"},
     {"add_cross_attention", G, NULL, "false", "attention to another model is not supported"},
-    /* reorder_and_upcast_attn is only another order of the product, in fp32, as in this program; transformers no longer
-     * reads n_ctx, n_positions counts */
+    /* reorder_and_upcast_attn only computes the product of attention in another order, in fp32, as this program does;
+     * n_ctx is no longer read by transformers, which reads n_positions */
     {"reorder_and_upcast_attn n_ctx embd_pdrop attn_pdrop resid_pdrop summary_type summary_use_proj summary_activation "
      "summary_proj_to_labels summary_first_dropout", G},
 
-    /* gpt2 accepts this name and the next three as second names */
+    /* this name and the next three are second names that gpt2 accepts */
     {"num_hidden_layers", ALL, "model.n_layer"},
     {"num_attention_heads", ALL, "model.n_head"},
     {"hidden_size", ALL, "model.n_embd"},
@@ -67,7 +67,7 @@ static const Member MEMBERS[] = {
     {"original_max_position_embeddings", LQM, ""},
     {"layer_types", LQM, NULL, "[\"full_attention\"]", "only \"full_attention\" is supported, for each layer"},
     {"attention_dropout", LQM},
-    {"pretraining_tp", L}, /* number of slices in which a product was computed; the sum is the same */
+    {"pretraining_tp", L}, /* number of slices in which a product is computed; the sum does not depend on it */
 
     {"num_experts", M, "moe.experts"},
     {"num_local_experts", M, "moe.experts"},
@@ -77,7 +77,7 @@ static const Member MEMBERS[] = {
     {"topk_method", M, ""},
     {"decoder_sparse_step", M, NULL, "1", "only 1 is supported: every block has experts"},
     {"mlp_only_layers", M, NULL, "[]", "only [] is supported: every block has experts"},
-    /* used only for a loss that is added in training */
+    /* members about a loss that is used only in training */
     {"output_router_logits router_aux_loss_coef", M},
 
     {"quantization_config", ALL, NULL, "null", "quantized weights are not supported: use unquantized ones"},
@@ -107,9 +107,9 @@ static const Member ROPE_MEMBERS[] = {
     {NULL},
 };
 
-/* Settings that `generate` of transformers reads, from generation_config.json or, without one, from config.json. A
- * value that is null or among `idle` changes no text; with idle NULL no value does. key is the key of `sample` that
- * does the same, "" or NULL if there is none. */
+/* Settings that `generate` of transformers reads, from generation_config.json or, without this file, from config.json.
+ * A value that is null or among `idle` changes no text; with idle NULL no value does. key is the option of the command
+ * `sample` that does the same; "" or NULL if there is none. */
 static const struct { const char *names, *idle, *key; } GENERATION[] = {
     {"temperature", "1", "temperature"},
     {"top_k", "0", "top_k"},
@@ -126,7 +126,8 @@ static const struct { const char *names, *idle, *key; } GENERATION[] = {
      "exponential_decay_length_penalty constraints force_words_ids watermarking_config dola_layers max_time",
      "null", ""},
     {"force_bos_token_to_be_generated token_healing", "false", ""},
-    /* Settings that change no text of `sample`, whatever their value. run/text/stored_model.c reads eos_token_id. */
+    /* settings that change no text of the command `sample`, whatever their value; run/text/stored_model.c reads
+     * eos_token_id */
     {"bos_token_id eos_token_id pad_token_id decoder_start_token_id length_penalty early_stopping "
      "renormalize_logits remove_invalid_values use_cache use_mtp cache_implementation cache_config max_cache_len "
      "output_attentions output_hidden_states output_scores output_logits return_dict_in_generate is_assistant "
@@ -137,7 +138,7 @@ static const struct { const char *names, *idle, *key; } GENERATION[] = {
 };
 enum { GENERATIONS = sizeof GENERATION / sizeof *GENERATION };
 
-/* Returns whether name is among the names of a row, which are separated by spaces. */
+/* Returns whether `name` is one of these names, which are separated by spaces. */
 static int is_named(const char *names, const char *name) {
     size_t n = strlen(name);
     for (const char *at = names; n && (at = strstr(at, name)); at += n)
@@ -151,8 +152,8 @@ static int generation_find(const char *name) {
     return i;
 }
 
-/* Returns the first row of the table, at row m or after it, that is for this kind of model and has this name and this
- * option. A name or option that is NULL matches any. Returns NULL if there is none. */
+/* Searches a table, from row m on, for the first row for this kind of model (Arch) with this name and this option. A
+ * name or option that is NULL matches any. Returns NULL if there is none. */
 static const Member *member_find(const Member *m, int arch, const char *name, const char *option) {
     for (; m->name; m++)
         if (m->kinds & 1 << arch && (!name || is_named(m->name, name)) &&
@@ -167,8 +168,8 @@ NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ou
          value_text(value, theirs), ours);
 }
 
-/* Returns 1 if the value is null, [], {} or one of the JSON texts. A text that is a list of one element allows a list
- * of any number of that element. */
+/* Returns 1 if a value is null, [], {} or equal to one of the JSON texts, which | separates. A text that is a list of
+ * one element also allows a list of that element any number of times. */
 static int is_among(const cJSON *value, const char *texts) {
     int found = cJSON_IsNull(value) || ((cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child);
     for (const char *text = texts; text && !found; text = strchr(text, '|') ? strchr(text, '|') + 1 : NULL) {
@@ -184,7 +185,8 @@ static int is_among(const cJSON *value, const char *texts) {
     return found;
 }
 
-/* Checks an object by a table. `what` is written before the names of unknown members: "" or "rope_scaling.". */
+/* Checks the members of an object by a table: refuses values that are not supported, and warns of unknown members.
+ * `what` is written before their names: "" or "rope_scaling.". */
 static void check(const Member *table, const cJSON *object, const char *what, const char *path, int arch) {
     enum { NAMED = 8 };
     char  *names = NULL, quoted[100];
@@ -215,7 +217,8 @@ void hf_members_check_rope(const cJSON *rope, const char *path) {
     check(ROPE_MEMBERS, rope, what, path, ARCH_LLAMA);
 }
 
-/* Writes one setting that is not used, with its value and the key of `sample` that does the same. */
+/* Writes to the message one setting that `sample` does not use, with its value and the option of `sample` that does the
+ * same. */
 static void tell_unused(FILE *out, int count, const cJSON *item, const char *key) {
     char shown[SHOWN_BYTES], name[100];
     snprintf(name, sizeof name, "%.90s", item->string);

@@ -15,32 +15,33 @@
 #include "model/experts.h"
 
 typedef struct {
-    Tensor q_norm, k_norm;            /* [D] [D]: gains of the norms of each head of q and k; only in Qwen3 */
-    Tensor norm_1, q, k, v, o;        /* [C] [Q,C] [KV,C] [KV,C] [C,Q]  */
-    Tensor norm_2, gate, up, down;    /* [C] [F,C] [F,C] [C,F]          */
-    ExpertParams experts;             /* in qwen3-moe instead of gate, up and down */
+    Tensor q_norm, k_norm;            /* [D] [D]: gains of the norms of each head of q and of k; only in Qwen3 */
+    Tensor norm_1, q, k, v, o;        /* [C] [Q,C] [KV,C] [KV,C] [C,Q]: gain of the first norm, matrices of attention */
+    Tensor norm_2, gate, up, down;    /* [C] [F,C] [F,C] [C,F]: gain of the second norm, matrices of the MLP */
+    ExpertParams experts;             /* experts of qwen3-moe, which has no gate, up and down */
 } BlockParams;
 
-/* N = B*T rows. Each of t tensor ranks has n = N/t rows of the stream, and H/t heads of D channels. Q = H*D, F =
- * n_inner. */
+/* Activations of a block. A micro-batch has N = B*T rows. Each of t tensor ranks has n = N/t rows of the residual
+ * stream, and H/t heads of D channels. Q = H*D, F = n_inner. */
 typedef struct {
-    /* only in Qwen3: qkv before the norms of heads, [N,QKV/t] of the activation type; 1/rms of each head of q and of k,
-     * [N,H/t] [N,KEYS/t] f32 */
+    /* Only in Qwen3. products [N,QKV/t] of the activation type: q and k before the norms of heads, and v. q_rstd
+     * [N,H/t], k_rstd [N,KEYS/t] f32: 1/rms of each head of q and of k. */
     Tensor products, q_rstd, k_rstd;
     Tensor residual;                  /* [n,C] of the activation type: the residual stream before the block */
     Tensor norm_1, rstd_1;            /* [n,C] of the activation type, [n] f32: output and 1/rms of the first norm */
-    /* [past+N,QKV/t] of the activation type: q and k rotated, and v; sampling keeps the past tokens' rows */
+    /* [past+N,QKV/t] of the activation type: q and k rotated, and v; in sampling also those of past tokens */
     Tensor qkv;
     /* [N,Q/t] of the activation type, [B*H/t,T] f32: attention's output; log of the softmax denominator */
     Tensor attention, lse;
     Tensor residual_mid;              /* [n,C] of the activation type: the residual stream after attention */
     Tensor norm_2, rstd_2;
-    /* [N,2F/t] of the activation type: outputs of gate and up; in backward their gradient */
+    /* [N,2F/t] of the activation type: outputs of gate and up; in backward their gradients */
     Tensor gate_up;
-    /* [N,F/t] of the activation type: swiglu's output, the input of the last product */
+    /* [N,F/t] of the activation type: output of SwiGLU, the input of down */
     Tensor swiglu;
     Tensor dqkv, dswiglu;             /* [N,QKV/t] [N,F/t] of the activation type: gradients of qkv and swiglu */
-    ExpertActs experts;               /* in qwen3-moe instead of gate_up, swiglu and dswiglu */
+    /* activations of experts in qwen3-moe, which has no gate_up, swiglu and dswiglu */
+    ExpertActs experts;
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)
@@ -48,7 +49,8 @@ static const ParamRow EMBEDDING_ROWS[] = {
     {"model.embed_tokens.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING,
      CUT_VOCABULARY},
 };
-/* BLOCK_ROWS and ACT_ROWS serve Llama, Qwen3 and Qwen3-MoE: the last column is the traits that a row needs. */
+/* The parameters of a block of Llama, Qwen3 and Qwen3-MoE. The last column has the Traits that a model must have to
+ * have the row. */
 #define EXPERT(field) (offsetof(BlockParams, experts) + offsetof(ExpertParams, field))
 static const ParamRow BLOCK_ROWS[] = {
     {"mlp.gate.e_score_correction_bias", EXPERT(bias), {DIM_E}, INIT_ZERO, GROUP_VECTOR, CUT_NONE,
@@ -71,7 +73,8 @@ static const ParamRow BLOCK_ROWS[] = {
     {"mlp.down_proj.weight", PARAM(BlockParams, down), {DIM_C, DIM_FC}, INIT_RESIDUAL, GROUP_MATRIX, CUT_COLUMNS,
      HAS_MLP},
 };
-/* The norm must be last, because tests damage one element of its gradient (model/shards.h). */
+/* Parameters after the last block. The norm must be last, because tests damage one element of the gradient of the last
+ * parameter (model/shards.h). */
 static const ParamRow FINAL_ROWS[] = {
     {"lm_head.weight", PARAM(FinalParams, head), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY,
      HAS_OWN_HEAD},
@@ -120,7 +123,7 @@ static const ActRow ACT_ROWS[] = {
     {ACT(dswiglu), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS, HAS_MLP},
 };
 
-/* Returns adjacent matrices, from `first` to `last`, as one matrix with `rows` rows. */
+/* Returns several matrices, `first` to `last`, which are adjacent in memory, as one matrix with `rows` rows. */
 static Tensor joined(Tensor first, Tensor last, int64_t rows) {
     Tensor all = first;
     all.dim[0] = rows;
@@ -134,7 +137,7 @@ static Tensor gate_up_of(const BlockParams *w) { return joined(w->gate, w->up, 2
 static float eps_of(const BlockRun *r) { return (float)r->shape.norm_eps; }
 static int has_head_norms(const BlockRun *r) { return r->kind->traits & HAS_HEAD_NORMS; }
 
-/* Computes qkv from norm_1's output: q and k normalized and rotated, and v. */
+/* Computes x->qkv from the output of the first norm: q and k, normalized in Qwen3 and rotated, and v. */
 static void heads_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
     HeadShape h = heads_of(r);
     Tensor    rows = batch_rows(r, x->qkv), products = has_head_norms(r) ? x->products : rows;
@@ -149,8 +152,8 @@ static void heads_forward(BlockRun *r, const BlockActs *x, const BlockParams *w)
     rope(r->s, rows, r->frequencies, h, r->e.T, r->e.past, context_part(r->context), ROPE_FORWARD);
 }
 
-/* Turns dqkv from the gradient of normalized and rotated q and k into the gradient of the products. Writes the gradient
- * of their input to dbranch. */
+/* Turns x->dqkv from the gradient of q and k after norms and rotation into the gradient of the product that computes
+ * them. Writes the gradient of the input of that product to r->dbranch. */
 static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, const BlockParams *d) {
     HeadShape h = heads_of(r);
     rope(r->s, x->dqkv, r->frequencies, h, r->e.T, 0, context_part(r->context), ROPE_BACKWARD);
@@ -165,7 +168,8 @@ static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w
 
 static int has_experts(const BlockRun *r) { return r->kind->traits & HAS_EXPERTS; }
 
-/* Computes from norm_2's output to the input of the projection that ends the block. */
+/* Runs the MLP, or the experts, from the output of the second norm to the input of the projection that ends the
+ * block. */
 static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
     if (has_experts(r)) {
         experts_forward(r, &x->experts, x->norm_2, &w->experts, pass);
@@ -177,7 +181,7 @@ static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, E
     product_swiglu(r, x->swiglu, x->gate_up);
 }
 
-/* Writes the gradient of norm_2's output to dbranch. */
+/* Runs the backward of the MLP, or of the experts. Writes the gradient of the second norm's output to r->dbranch. */
 static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, const BlockParams *d) {
     if (has_experts(r)) {
         experts_backward(r, &x->experts, x->norm_2, &w->experts, &d->experts);
@@ -189,7 +193,8 @@ static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, 
                             gate_up_of(w));
 }
 
-/* Computes all tensors of the block after norm_1 that backward needs. The projection of the MLP is not among them. */
+/* Computes all tensors of the block that come after norm_1 and that backward needs. The last projection of the MLP is
+ * not among them. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
     heads_forward(r, x, w);
     attend(r, x->attention, x->lse, x->qkv);
@@ -213,7 +218,7 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
     r->has_joined = tensor_is_none(update);
 }
 
-/* Computes again the tensors that were not kept, by the same ops on the same inputs. */
+/* Computes again the activations that were not kept, by the same ops on the same inputs. */
 static void recompute(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
@@ -232,7 +237,7 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
 static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
-    /* the gradient of attention's output is in the memory of update, which is free between its uses below */
+    /* puts the gradient of attention's output into the memory of update, which is free between its uses below */
     Tensor             dattention = x->attention;
     dattention.data = r->update.data;
     mlp_backward(r, x, w, d);
@@ -254,7 +259,8 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
-    Tensor nothing = r->dresidual; /* no residual gradient: the final norm is the only reader of the stream here */
+    /* an empty tensor: no gradient of the stream to add to, because the final norm alone reads the stream here */
+    Tensor nothing = r->dresidual;
     nothing.data = NULL;
     rmsnorm_backward(r->s, r->dresidual, d.norm_w, nothing, dy, x.residual, w.norm_w, x.rstd);
 }

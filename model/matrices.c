@@ -8,20 +8,22 @@
 
 /* --- owners ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the FLOPs of a Newton-Schulz iteration, up to a factor that is the same for all matrices. */
+/* Returns the FLOPs of a Newton-Schulz iteration of a matrix, up to a factor that is the same for all matrices. */
 static double cost_of(const Param *p) {
     double R = (double)p->dim[0], M = (double)p->dim[1] / layout_parts(p), k = R < M ? R : M, l = R < M ? M : R;
     return layout_parts(p) * (4.0 * k * k * l + 2.0 * k * k * k);
 }
 
-/* A matrix with its cost. The cost is stored here because the compare function of qsort has no context. */
+/* A matrix and the cost of its update. The cost is stored here because the compare function of qsort has no other
+ * access to it. */
 typedef struct { int param; double cost; } Priced;
 static int dearest_first(const void *a, const void *b) {
     const Priced *x = (const Priced *)a, *y = (const Priced *)b;
     return x->cost != y->cost ? (x->cost < y->cost ? 1 : -1) : x->param - y->param;
 }
 
-/* Assigns the matrices, the most expensive first, each to the rank with the least work so far. */
+/* Assigns each matrix to a rank, which then owns it. The most expensive matrix is first. Each goes to the rank with the
+ * least work so far. */
 static void give_away(Matrices *m, const Priced *priced, int ranks) {
     double *load = xcalloc((size_t)ranks, sizeof *load, "a table of ranks");
     int    *turns = xcalloc((size_t)ranks, sizeof *turns, "a table of ranks");
@@ -37,17 +39,16 @@ static void give_away(Matrices *m, const Priced *priced, int ranks) {
     free(turns);
 }
 
-/* Returns the elements of memory for a slice of a matrix. Slices begin at multiples of LAYOUT_ALIGN elements, for
- * NCCL. */
+/* Returns how many elements of memory a slice of a matrix takes. Slices begin at multiples of LAYOUT_ALIGN elements,
+ * for NCCL. */
 static int64_t room_of(int64_t elems) { return (elems + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN; }
 static int     is_cut(const Matrices *m, const Param *p) { return m->tensor > 1 && p->cut != CUT_NONE; }
-/* Returns whether the slices of all tensor ranks, one after another, are the whole matrix. */
+/* Returns whether the slices of all tensor ranks, one after another in memory, are the whole matrix. */
 static int     parts_are_whole(const Matrices *m, const Param *p) {
     return !is_cut(m, p) || (p->cut == CUT_ROWS && p->local_elems == room_of(p->local_elems));
 }
 
-/* Returns a Matrices that knows the ranks among which matrices are divided and this rank's place. Its list of matrices
- * is still empty. */
+/* Returns a Matrices without matrices: only the ranks among which they will be divided, and the index of this rank. */
 static Matrices matrices_among(const Shards *z, MatricesOf of) {
     int      replicas = z->spec.replicas > 1 ? z->spec.replicas : 1, ranks = z->layout.ranks;
     int      experts = z->layout.expert_ranks;
@@ -76,7 +77,8 @@ Matrices matrices_create(const Shards *z, MatricesOf of) {
         if (!parts_are_whole(&m, p) && p->elems > m.whole_elems) m.whole_elems = p->elems;
     }
     m.matrix = xmalloc(sizeof *m.matrix * (size_t)(m.count + 1), "a table of matrices");
-    /* In a round this rank exchanges its own matrix with all others, and a slice of each other rank's matrix. */
+    /* memory for the messages of a round: this rank's own matrix with all ranks, and its slice of each other rank's
+     * matrix */
     m.message = xmalloc(sizeof *m.message * (size_t)(2 * ranks * MATRIX_FIELDS), "a table of matrices");
     qsort(priced, (size_t)m.count, sizeof *priced, dearest_first);
     give_away(&m, priced, ranks);
@@ -92,7 +94,8 @@ void matrices_destroy(Matrices *m) {
 
 /* --- a round ------------------------------------------------------------------------------------------------------ */
 
-/* Finds the elements of this rank's slice of a matrix that are in ZeRO piece `piece`. Returns 0 if there are none. */
+/* Finds the elements of this rank's slice of a matrix that are in ZeRO piece number `piece` of its bucket. Returns 0 if
+ * there are none. */
 static int span_of(const Matrices *m, int param, int piece, Span *out) {
     const Param  *p = &m->shards->layout.param[param];
     const Bucket *b = &m->shards->layout.bucket[p->bucket];
@@ -103,12 +106,14 @@ static int span_of(const Matrices *m, int param, int piece, Span *out) {
     return from < end;
 }
 
-/* The buffers of a round, for each field: the slices of the matrix, one after another, and the joined matrix. */
+/* Buffers of a round, for each field of the elements. parts: the slices of this rank's matrix, one after another;
+ * whole: the joined matrix. */
 typedef struct { Tensor parts[MATRIX_FIELDS], whole[MATRIX_FIELDS]; } Desk;
 
 typedef enum { TO_OWNER, FROM_OWNER } Way;
 
-/* Adds the messages for one matrix between its owner and one holder of a piece of a slice. */
+/* Adds the messages for one matrix between its owner and the rank `holder`, which has the elements `span` of slice
+ * number `part`. If the owner is the holder, copies them instead. */
 static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x, int holder,
                         int part, Span span) {
     int     is_mine = x->owner == m->rank;
@@ -127,9 +132,9 @@ static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way
     }
 }
 
-/* Lists the messages that carry the pieces of one matrix to its owner, or back. Several ranks may hold copies of a
- * piece: only those in the owner's copy of the state send, and all receive. If no tensor rank cuts the matrix, all
- * tensor ranks hold the same piece, so only the one with the owner's tensor index sends. */
+/* Lists the messages that carry the pieces of one matrix to the rank that owns it, or back. Several ranks may hold
+ * copies of a piece. Only those in the owner's copy of the state send, and all receive. If no tensor rank cuts the
+ * matrix, all tensor ranks hold the same piece. Then only the one with the owner's tensor index sends. */
 static void list_matrix(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x) {
     int  cut = is_cut(m, &m->shards->layout.param[x->param]), own_copy = x->owner / (m->pieces * m->tensor);
     Span span;
@@ -144,7 +149,7 @@ static void list_matrix(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way
     }
 }
 
-/* Starts the messages of a round. Returns the number of the collective that sends them. */
+/* Starts the messages of round `turn`, in one collective. Returns the number of this collective. */
 static int64_t travel(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, int turn) {
     int64_t number = comm_next(m->comm);
     m->messages = 0;
@@ -154,8 +159,8 @@ static int64_t travel(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way w
     return number;
 }
 
-/* Copies between the slices and the whole matrix. Slices by rows are adjacent. Of slices by columns, q, k and v are
- * each cut on their own. */
+/* Copies the slices of a matrix into the whole matrix, or back. Slices by rows are adjacent in the whole matrix. Of
+ * slices by columns, q, k and v are each cut on their own. */
 static void join(const Matrices *m, Stream *s, const Param *p, Tensor whole, Tensor parts, Way way) {
     int64_t of = layout_parts(p), width = p->local[1] / of;
     for (int i = 0; i < m->tensor; i++) {
@@ -188,7 +193,7 @@ static void compute(const Matrices *m, Stream *s, const Desk *d, MatrixWork w, i
     }
 }
 
-/* Runs the optimizer's work on all matrices in place, because one rank has them whole. */
+/* Runs the optimizer's work on all matrices in place, because this rank has them whole. */
 static void each_in_place(Matrices *m, Stream *s, MatrixWork w) {
     for (int i = 0; i < m->count; i++) {
         const Param *p = &m->shards->layout.param[m->matrix[i].param];
@@ -218,7 +223,7 @@ void matrices_each(Matrices *m, Stream *s, MatrixWork w) {
     for (int turn = -1; turn < m->turns; turn++) {
         int now = turn & 1, next = !now;
         if (turn + 1 < m->turns) {
-            /* the result of an earlier round must be sent before its buffers are used again */
+            /* waits until the result of an earlier round is sent, before its buffers are used again */
             if (left[next] >= 0) comm_wait(m->comm, left[next]);
             came[next] = travel(m, s, &desk[next], w, TO_OWNER, turn + 1);
         }

@@ -18,7 +18,7 @@ Layout model_spec_layout(const ModelSpec *spec) {
     ShardsSpec  s = spec->shards;
     int         experts = at_least_1(s.expert_ranks), blocks = (int)s.shape.n_layer;
     BucketHold *hold = pipeline_holds(s.shape, pipeline_of(spec));
-    if (experts > 1) { /* the buckets of experts, which are on the stage of their block */
+    if (experts > 1) { /* puts the buckets of experts on the pipeline stage of their block */
         hold = xrealloc(hold, sizeof *hold * (size_t)(model_expert_bucket(s.shape, blocks) + 1),
                         "the tables of the blocks");
         for (int b = 1; b <= blocks; b++) hold[model_expert_bucket(s.shape, b)] = hold[b];
@@ -29,8 +29,8 @@ Layout model_spec_layout(const ModelSpec *spec) {
     return layout;
 }
 
-/* Makes the groups of the grid that the spec describes, with simulated ranks. Among the ranks that divide one copy of
- * the optimizer's state, those of one context group are adjacent. */
+/* Makes the groups of ranks for the grid that the spec describes, with simulated ranks. Among the ranks that divide one
+ * copy of the optimizer's state, those of one context group are adjacent. */
 static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
     ShardsSpec s = spec->shards;
     int        tensor = at_least_1(s.tensor_ranks), context = at_least_1(spec->context_ranks);
@@ -104,16 +104,17 @@ static Batch dry_batch(int64_t B, int64_t T) {
 
 static Batch same_batch(void *batch) { return *(Batch *)batch; }
 
-/* Runs a step dry: its sizes and costs are added up and nothing is computed. Micro-batches from the second to the last
- * but one have the same operations, so one is run and counted for all. With ordered sums (parallel.deterministic) they
- * differ, and each is run. With several pipeline stages, or for a ledger in order, the work list is run. */
+/* Runs a training step dry: its sizes and costs are added up and nothing is computed. The micro-batches from the second
+ * to the last but one have the same operations, so one of them is run and counted for all. With ordered sums
+ * (parallel.deterministic) they differ, and each is run. With several pipeline stages, or for a ledger in order, the
+ * work list of the pipeline is run instead. */
 static void dry_step(Model *m, int64_t micro_batches) {
     const ModelSpec *spec = &m->spec;
     OptimizerStep    h = {.step = 1};
     Batch            batch = dry_batch(spec->B, spec->T / at_least_1(spec->context_ranks));
     int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1;
     int              runs_list = m->pipeline.spec.stages > 1 || m->stream.ledger->in_order;
-    /* the ledger counts nothing until `times` is 1 again, because the previous step has started these gathers */
+    /* the ledger counts nothing while `times` is below 0; these gathers belong to the step before */
     m->stream.ledger->times = -1;
     shards_publish(m->shards, &m->stream);
     m->stream.ledger->times = 1;
@@ -150,15 +151,15 @@ int64_t model_batch(int64_t B, int64_t left) {
     return size;
 }
 
-/* Runs forwards with the batch shapes of evaluation and sampling dry, to measure memory. A library may need more
- * scratch memory for fewer rows. */
+/* Runs forwards dry with the shapes that batches have in evaluation and sampling, to measure scratch memory. A library
+ * may need more scratch memory for fewer rows. */
 static void dry_other_batches(Model *m) {
     int64_t B = m->spec.B, ranks = at_least_1(m->spec.context_ranks), T = m->spec.T / ranks;
     for (int64_t b = B; b > 0; b = b > 1 ? model_batch(B, b - 1) : 0) {
         pipeline_forward(&m->pipeline, &m->stream, dry_batch(b, T));
         pipeline_loss(&m->pipeline, &m->stream, dry_batch(b, T));
     }
-    for (int64_t t = 0; t < T;) { /* each length at which texts are scored */
+    for (int64_t t = 0; t < T;) { /* tries each length at which texts are scored */
         t = gpt_scored_length(&m->gpt, t * ranks + 1) / ranks;
         pipeline_forward(&m->pipeline, &m->stream, dry_batch(B, t));
         pipeline_token_losses(&m->pipeline, &m->stream, dry_batch(B, t), NULL);
@@ -174,12 +175,12 @@ static void dry_other_batches(Model *m) {
         pipeline_token_logits(&m->pipeline, &m->stream, dry_batch(1, rows), T - rows, NULL);
 }
 
-/* Measures the scratch memory of a step with another number of micro-batches; with 0, that of evaluation and sampling.
- * The operations are not counted. */
+/* Measures the scratch memory of a step with this number of micro-batches; with 0, that of evaluation and sampling. The
+ * operations are not counted in the model's ledger. */
 static void dry_beside(Model *m, int64_t micro_batches) {
     Ledger beside = {.times = -1}, *step = m->stream.ledger;
     m->stream.ledger = &beside;
-    /* collectives are noted in this ledger even now; times = -1 keeps them from being counted */
+    /* this ledger still gets the collectives, and times = -1 keeps it from counting them */
     step->times = -1;
     if (micro_batches) dry_step(m, micro_batches);
     else dry_other_batches(m);
@@ -203,12 +204,12 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     m.stream.any_threads = spec.any_threads;
     carve(&m);
     int trains = spec.optimizer && micro_batches > 0;
-    /* measure the first step, too: its scales are unknown, and its casts use scratch memory */
+    /* measures the first step, too, because its fp8 scales are unknown, and its casts use scratch memory */
     m.gpt.fp8.uses_own = spec.fp8;
     if (trains && spec.fp8) dry_beside(&m, micro_batches);
     m.gpt.fp8.uses_own = spec.fp8_casts;
-    /* If shares of a step change during a run (run/pace.h), a step may have two micro-batches. Then products also add
-     * to gradients. The scratch memory for that is measured here. */
+    /* If the ranks' shares of a step change during a run (run/pace.h), a step of this rank may have two micro-batches.
+     * Then products also add to gradients. The scratch memory for that is measured here. */
     if (trains && micro_batches == 1 && !m.stream.ledger->is_elsewhere) dry_beside(&m, 2);
     if (trains) dry_step(&m, micro_batches);
     if (!m.stream.ledger->is_elsewhere) dry_beside(&m, 0);

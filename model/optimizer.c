@@ -10,8 +10,8 @@
 
 enum { PAGE_MOST = 1 << 22, PARTS = 16 };
 
-/* Returns the index in z->span of the last of this rank's spans (parts of parameters) that begins at `span` or before
- * it. */
+/* Returns the index in z->span of this rank's last span (part of a parameter) that begins where `span` begins, or
+ * before. */
 static int number_of(const Shards *z, Span span) {
     int low = 0, high = z->spans;
     while (high - low > 1) {
@@ -27,8 +27,8 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
                    .states = kind->update ? kind->states : 0};
     int64_t   elems = shards_state_elems(z);
     o.left_out = xcalloc((size_t)z->spans + 1, sizeof *o.left_out, "the list of spans to update");
-    /* a state without matrices omits them in whole packs of 64 elements, so that the next part of a parameter stays
-     * aligned */
+    /* left_out counts matrix elements in whole packs of 64. A state without matrices omits these, so that the parameter
+     * after them stays aligned. */
     for (int i = 0; i < z->spans; i++)
         o.left_out[i + 1] =
             o.left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
@@ -42,8 +42,8 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
     }
     if (z->params.type == F32 && !o.on_host) o.master = tensor_1d(NULL, F32, elems);
     else o.master = arena_tensor(arena, F32, 1, elems, 1, 1);
-    /* a page, the elements that the host updates at once, is at most a fraction of all elements, so that a small model
-     * has several pages, too */
+    /* A page is the number of elements that the host updates at once. It is at most a fraction of all elements, so that
+     * a small model has several pages, too. */
     int64_t page = (elems / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN;
     if (page > PAGE_MOST) page = PAGE_MOST;
     for (int k = 0; k < 2 && o.on_host; k++) {
@@ -64,7 +64,8 @@ void optimizer_destroy(Optimizer *o) {
     o->spans = NULL, o->own_grad = NULL, o->left_out = NULL;
 }
 
-/* Returns a view of state k of a span (part of a parameter). Its data is NULL if the state is not kept for the span. */
+/* Returns the part of state number k (such as AdamW's m) that belongs to a span (part of a parameter). Its data is NULL
+ * if the state is not kept for the span. */
 static Tensor state_of(const Optimizer *o, int k, Span span) {
     int no_matrices = o->kind->state[k].no_matrices;
     if (k >= o->states || (no_matrices && span.group == GROUP_MATRIX)) return tensor_1d(NULL, F32, span.elems);
@@ -91,7 +92,7 @@ void optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part)
 }
 
 /* A slice of a span (part of a parameter) that fits in a page (Optimizer.page), the buffer for copies between device
- * and host. */
+ * and host. It begins at element `at` of span number `span`. */
 typedef struct { int span; int64_t at, elems; } Part;
 static int next_part(const Optimizer *o, Part *p) {
     const Shards *z = o->shards;
@@ -104,8 +105,8 @@ static int next_part(const Optimizer *o, Part *p) {
 }
 static Tensor part_of(Tensor span, Part p) { return tensor_slice(span, p.at, p.elems); }
 
-/* Copies a page of updated weights from host memory to the device. If weights are fp32, they are copied directly from
- * the master. */
+/* Copies a slice of updated weights from host memory to the device: from page number `turn`. If weights are fp32, they
+ * are copied directly from the master. */
 static void send_weights(Optimizer *o, Stream *s, Part p, int turn) {
     Span   span = o->shards->span[p.span];
     Tensor weights = part_of(shards_weight(o->shards, span), p);
@@ -164,7 +165,8 @@ void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
 
 /* --- updates ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the arguments of the update of a span (part of a parameter) that is not divided into pages. */
+/* Returns the arguments with which the optimizer updates a span (part of a parameter) that is not divided into
+ * pages. */
 static OptimizerSpan arguments_of(const Optimizer *o, Span span) {
     return (OptimizerSpan){.master = optimizer_master(o, span),
                            .m = state_of(o, 0, span),
@@ -180,9 +182,9 @@ static void fetch_grads(Optimizer *o, Stream *s, Part p, int turn) {
     event_record(o->grads_in[turn], s);
 }
 
-/* Updates the weights slice by slice on the host. Meanwhile the gradients of the next slice are copied from the device.
- * That copy is queued after the copy of the weights that used the same page two slices before. So once the gradients
- * have arrived, the page may be overwritten. */
+/* Updates the weights on the host, slice by slice. Meanwhile the gradients of the next slice are copied from the
+ * device. That copy is queued after the copy of the weights that used the same page two slices before. So once the
+ * gradients have arrived, the page may be overwritten. */
 static void update_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     Part p = {0}, next = {0};
     int  more = next_part(o, &next);
@@ -203,7 +205,7 @@ static void update_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_
     }
 }
 
-/* Updates all parameters of this rank. Matrices are left out if the kind of optimizer updates them by
+/* Updates the parameters of this rank on the device, except matrices that the kind of optimizer updates by
  * update_matrices. */
 static void update_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     int count = 0;
@@ -227,12 +229,13 @@ void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale
 
 /* --- muon: Muon for the matrices of blocks, AdamW for all other parameters ---------------------------------------- */
 
-static const double MUON_SCALE = 0.2; /* AdamW's updates have about this root mean square */
+/* makes Muon's updates as large as those of AdamW, which have about this root mean square */
+static const double MUON_SCALE = 0.2;
 
 typedef struct { const Optimizer *optimizer; double beta2; } MuonWork;
 
-/* Returns one field of the matrix elements in a span (part of a parameter). Field 0: the gradients, which muon_momentum
- * has replaced by the direction of the momentum. Field 1: NorMuon's second moments. */
+/* Returns one field of the elements in a span (part of a matrix), for matrices_each. Field 0: the gradients, which
+ * muon_momentum has replaced by the direction of the momentum. Field 1: NorMuon's second moments. */
 static Tensor muon_field(const void *ctx, int field, Span span) {
     const Optimizer *o = ((const MuonWork *)ctx)->optimizer;
     return field == 0 ? shards_grad(o->shards, span) : state_of(o, 1, span);
@@ -289,7 +292,7 @@ const OptimizerKind OPTIMIZER_NORMUON = {
     .state = {{.name = "momentum", .flip = "guard.m"}, {.name = "v", .flip = "guard.v"}},
     .settings = MUON_SETTINGS, .update = adamw_update, .update_matrices = muon};
 
-/* The kinds of optimizer that optimizer.name can name. */
+/* The kinds of optimizer that the option optimizer.name can choose. */
 static const OptimizerKind *const KINDS[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON};
 
 const OptimizerKind *optimizer_kind(const char *name, int is_normuon) {
@@ -301,19 +304,20 @@ const OptimizerKind *optimizer_kind(const char *name, int is_normuon) {
 
 /* --- the bias that balances experts ------------------------------------------------------------------------------- */
 
-/* Writes to out [n] the changes of elements [first, first + n) of a block's bias after a step. */
+/* Writes to out [n] how much elements [first, first + n) of a block's bias change after a step. counts: assignments of
+ * tokens to each expert in the step. */
 static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_t first, int64_t n) {
     int64_t all = 0;
     for (int64_t e = 0; e < shape.n_experts; e++) all += counts[e];
     for (int64_t i = 0; i < n; i++) {
-        /* the number of experts times the difference between the assignments of expert first + i and the mean of all
+        /* number of experts times the amount by which the assignments of expert first + i exceed the mean of all
          * experts */
         __int128 over = (__int128)counts[first + i] * shape.n_experts - all;
         out[i] = (float)shape.balance_rate * (float)((over < 0) - (over > 0));
     }
 }
 
-/* Adds `step` to the masters of a span (part of a parameter), and rounds them to the weights. */
+/* Adds `step` to the masters of a span (part of a parameter), and writes the sums, rounded, to the weights. */
 static void add_to_masters(Optimizer *o, Stream *s, Span span, const float *step) {
     Tensor weights = shards_weight(o->shards, span), master = optimizer_master(o, span);
     if (o->on_host) {

@@ -45,20 +45,21 @@ const char *dim_option(Dim dim) {
 /* --- µP ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    double init;      /* factor of the mean and standard deviation of the initial values                         */
-    double rate;      /* factor of AdamW's learning rate; the product of learning rate and decay is unchanged     */
-    /* factor of Muon's rate: 1/sqrt(m), with m the width over the base's width. It is not 1/m, since Muon's scale 0.2
-     * sqrt(max(R,M)) of an R x M matrix grows with the width (so spectral norms of updates do not: Yang, Simon &
-     * Bernstein, arXiv:2310.17813). */
+    double init;      /* factor of the mean and standard deviation of the initial values */
+    double rate;      /* factor of AdamW's learning rate; the product of learning rate and weight decay is unchanged */
+    /* Factor of Muon's learning rate: 1/sqrt(m), with m the width divided by that of the base model. It is not 1/m,
+     * because Muon's scale 0.2 sqrt(max(R,M)) of an R x M matrix grows with the width. So spectral norms of updates do
+     * not grow: Yang, Simon & Bernstein, arXiv:2310.17813. */
     double muon_rate;
 } MupFactors;
 
-/* Parameters of blocks that µP multiplies by b^power, with b = (D_base / D)^(1/4) (params.h). */
+/* Parameters of attention that µP multiplies by b^power, with b = (D_base / D)^(1/4) for head sizes D and, in the base
+ * model, D_base (params.h). */
 static const struct { const char *name; int power; } ATTENTION[] = {
     {"attn.c_attn.weight", 1},      {"attn.c_attn.bias", 1},        {"attn.c_proj.weight", -1},
     {"self_attn.q_proj.weight", 1}, {"self_attn.k_proj.weight", 1}, {"self_attn.v_proj.weight", 1},
     {"self_attn.o_proj.weight", -1},
-    /* after these norms the sizes of q and k do not matter, so the gains of the norms carry the factor */
+    /* after these norms the sizes of q and k do not matter, so the gains of the norms get the factor */
     {"self_attn.q_norm.weight", 1}, {"self_attn.k_norm.weight", 1},
 };
 
@@ -75,8 +76,8 @@ int mup_knows_attention(ModelShape s) {
     return 0;
 }
 
-/* Returns the factors of µP for a parameter in `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the
- * width. */
+/* Returns the factors of µP for a parameter in `bucket`. All are exactly 1 without µP (mup_base_n_embd 0), or if the
+ * width is that of the base model. */
 static MupFactors mup_factors(ModelShape s, int bucket, const ParamRow *row) {
     if (s.mup_base_n_embd == 0) return (MupFactors){1.0, 1.0, 1.0};
     double m = (double)s.n_embd / (double)s.mup_base_n_embd, head = (double)shape_head_dim(s);
@@ -113,16 +114,16 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     return p;
 }
 
-/* Returns how many parameters a row stands for: none if the model lacks it, one for each expert if the row's name has
- * a *, otherwise one. */
+/* Returns how many parameters a row of the table stands for: none if the model lacks it, one for each expert if the
+ * row's name has a *, otherwise one. */
 static int64_t repeats(const ParamRow *row, const BlockKind *kind, ModelShape s, int64_t experts) {
     return kind_has(kind, s, row->needs) ? is_each(row) ? experts : 1 : 0;
 }
 
 typedef struct { int64_t rows; __int128 elems; } Count;
 
-/* Adds the parameters of `times` copies of a table, and their elements, with `experts` experts. Each size is below
- * 2^31, so 128 bits are enough. */
+/* Adds to *all the number of parameters in `times` copies of a table, and the number of their elements. `experts`:
+ * number of experts in a block. Each size is below 2^31, so 128 bits are enough. */
 static void count_rows(Count *all, int64_t times, const ParamTable *t, const BlockKind *kind, ModelShape s,
                        int64_t experts) {
     for (int i = 0; i < t->rows; i++) {
@@ -132,14 +133,15 @@ static void count_rows(Count *all, int64_t times, const ParamTable *t, const Blo
     }
 }
 
-/* Counts the parameters of a model with `experts` experts in each block. */
+/* Counts the parameters of a model, and their elements, as if each block had `experts` experts. */
 static Count count_parameters(ModelShape s, int64_t experts) {
     const BlockKind *kind = block_kind(s);
     Count            all = {0, 0};
     count_rows(&all, 1, &kind->embedding, kind, s, 0);
     count_rows(&all, 1, &kind->final, kind, s, 0);
     for (int k = 0, period = kind->period ? kind->period : 1; k < period; k++) {
-        int64_t blocks = (s.n_layer - k + period - 1) / period; /* the blocks k, k + period, ... */
+        /* number of the blocks k, k + period, k + 2 period and so on */
+        int64_t blocks = (s.n_layer - k + period - 1) / period;
         count_rows(&all, blocks, &block_kind_at(s, k)->block, block_kind_at(s, k), s, experts);
     }
     return all;
@@ -147,7 +149,7 @@ static Count count_parameters(ModelShape s, int64_t experts) {
 
 int64_t model_rows(ModelShape s) { return count_parameters(s, s.n_experts).rows; }
 
-/* Returns the kind of block whose table of parameters describes a bucket. */
+/* Returns the kind of block that has the table of parameters of a bucket. */
 static const BlockKind *kind_of(ModelShape s, int bucket) {
     return bucket > 0 && bucket <= s.n_layer ? block_kind_at(s, bucket - 1) : block_kind(s);
 }
@@ -158,7 +160,7 @@ static const ParamTable *table_of(ModelShape s, int bucket) {
 
 size_t model_view_bytes(ModelShape s, int bucket) { return table_of(s, bucket)->view_bytes; }
 
-/* Appends the rows of a bucket at p. Returns their number. */
+/* Writes the parameters of a bucket to p. Returns how many they are. */
 static int append_rows(Param *p, int bucket, ModelShape s) {
     const BlockKind  *kind = kind_of(s, bucket), *all = block_kind(s);
     const ParamTable *t = table_of(s, bucket);
@@ -211,7 +213,7 @@ Layout model_layout(ModelShape s, LayoutPlace place) {
 
 double model_flops_per_token(ModelShape s, int64_t T) {
     int64_t P = (int64_t)count_parameters(s, s.top_k).elems;
-    /* wte is only looked up; no product reads it */
+    /* subtracts wte, in which tokens are only looked up, because no product reads it */
     if (kind_has(block_kind(s), s, HAS_OWN_HEAD)) P -= s.vocab_size * s.n_embd;
     return 6.0 * (double)P + 6.0 * (double)s.n_layer * (double)dim_size(DIM_Q, s) * (double)T;
 }

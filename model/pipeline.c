@@ -7,20 +7,22 @@
 
 /* --- the order of work -------------------------------------------------------------------------------------------- */
 
-/* Returns the k-th forward of a stage, for P stages with V parts each. Each part in order computes P micro-batches,
- * then the first part the next P. Backwards have the same order, with the parts from last to first. */
+/* Returns the k-th forward of a stage, for P stages with V parts of the model each. Each part in order computes P
+ * micro-batches. Then the first part computes the next P. Backwards have the same order, with the parts from last to
+ * first. */
 static Work forward_at(int64_t P, int64_t V, int64_t k) {
     return (Work){WORK_FORWARD, (int)(k % (P * V) / P), 0, V == 1 ? k : k / (P * V) * P + k % P};
 }
 
-/* Returns how many forwards stage p of P computes before its first backward, with V parts and M micro-batches. */
+/* Returns how many forwards stage p of P computes before its first backward, with V parts of the model on each stage
+ * and M micro-batches. */
 static int64_t warmup(int64_t P, int64_t V, int64_t M, int64_t p) {
     int64_t ahead = V == 1 ? P - 1 - p : 2 * (P - p - 1) + (V - 1) * P;
     return ahead < M * V ? ahead : M * V;
 }
 
-/* Assigns tapes, the buffers for the activations of a micro-batch. A forward uses the lowest free tape of its part. The
- * backward of the same micro-batch frees it. */
+/* Assigns a tape, a buffer for the activations of a micro-batch, to each item of work. A forward uses the lowest free
+ * tape of its part. The backward of the same micro-batch frees it. */
 static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
     int *tape_of = xmalloc(sizeof *tape_of * (size_t)(parts * micro_batches), "a list of works");
     char *taken = xcalloc((size_t)(parts * micro_batches), 1, "a list of works");
@@ -36,7 +38,7 @@ static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
             if (one->part == 0 && one->micro >= begun) begun = one->micro + 1;
         } else {
             mine[*tape] = 0;
-            /* the backward of part 0 is a micro-batch's last on this stage; micro-batches end in order */
+            /* part 0 has a micro-batch's last backward on this stage; micro-batches end in order */
             if (one->part == 0) ended = one->micro + 1;
         }
         one->tape = *tape;
@@ -92,7 +94,7 @@ BlockRange work_blocks(int64_t blocks, int parts, double head_blocks, int part) 
 /* --- which blocks ------------------------------------------------------------------------------------------------- */
 
 static BlockRange blocks_of(ModelShape shape, PipelineSpec s, int part) {
-    /* FLOPs for a row: 2 V C in the head (vocabulary V, width C), 24 C^2 and attention in a block */
+    /* FLOPs for a row: 2 V C in the head (vocabulary V, width C), 24 C^2 in a block without its attention */
     double head_blocks = (double)shape.vocab_size / (12.0 * (double)shape.n_embd);
     return work_blocks(shape.n_layer, s.stages * s.parts, head_blocks, part * s.stages + s.stage);
 }
@@ -153,7 +155,7 @@ Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt) {
     return (Pipeline){.spec = spec, .gpt = gpt, .list = list};
 }
 
-/* Waits until the messages to other stages that have been started are sent. */
+/* Waits until all messages that this stage has started to send are sent. */
 static void finish_sends(const Pipeline *p) {
     if (p->spec.forward_out) comm_finish(p->spec.forward_out);
     if (p->spec.backward_out) comm_finish(p->spec.backward_out);
@@ -174,7 +176,7 @@ void pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches) {
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
 /* takes() returns the pair of ranks over which an item of work receives its input. gives() returns the pair over which
- * the item sends its output. NULL if there is no such message. */
+ * it sends its output. They return NULL if there is no such message. */
 static Comm *takes(const Pipeline *p, Work w) {
     const GptPart *part = &p->gpt->part[w.part];
     if (w.kind == WORK_FORWARD) return part->embeds ? NULL : p->spec.forward_in;
@@ -186,7 +188,8 @@ static Comm *gives(const Pipeline *p, Work w) {
     return part->embeds ? NULL : p->spec.backward_out;
 }
 
-/* Returns the part of the buffer `room` that holds the message for a micro-batch. */
+/* Returns the part of the buffer `room` that holds the message for a micro-batch, which may be smaller than the
+ * largest. */
 static Tensor message(Tensor room, const Gpt *g, Batch batch) {
     int64_t ranks = g->tensor ? comm_size(g->tensor) : 1;
     return tensor_slice(room, 0, tensor_elems(batch.inputs) / ranks * g->shape.n_embd);
@@ -207,8 +210,8 @@ static void take(const Pipeline *p, Stream *s, Work w, Batch batch) {
     if (from && w.kind == WORK_BACKWARD) gpt_take_backward(p->gpt, s, batch);
 }
 
-/* Computes an item of work. The result overwrites the send buffer, so it first waits until the previous message is
- * sent. */
+/* Computes an item of work. First waits until the previous message is sent, because the result overwrites the send
+ * buffer. */
 static void compute(const Pipeline *p, Stream *s, Work w, Batch batch, float grad_scale) {
     MicroBatch which = w.micro == p->spec.micro_batches - 1 ? MICRO_LAST : MICRO_EARLIER;
     if (gives(p, w)) comm_finish(gives(p, w));
@@ -235,8 +238,8 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
 
 /* --- before the first message ------------------------------------------------------------------------------------- */
 
-/* Returns whether the list has a backward of this part and tape (buffer for activations) that adds to gradients (adds =
- * 1), or sets them (0). */
+/* Returns whether the work list has a backward of this part with this tape (buffer for activations). adds: 1 for a
+ * backward that adds to gradients, 0 for one that sets them. */
 static int has_backward(const WorkList *list, int part, int tape, int adds) {
     for (int64_t i = 0; i < list->count; i++) {
         Work w = list->work[i];
@@ -245,13 +248,14 @@ static int has_backward(const WorkList *list, int part, int tape, int adds) {
     return 0;
 }
 
-/* Runs the operations of each graph twice, because a graph is recorded when its operations run for the second time. */
+/* The operations of each CUDA graph run twice here, because a graph is recorded when its operations run for the second
+ * time. */
 void pipeline_warm_up(Pipeline *p, Stream *s, Batch batch) {
     const WorkList *list = &p->list;
     Gpt            *g = p->gpt;
     int             uses_own = g->fp8.uses_own;
     device_sync(s); /* waits for the device, and ends the gather of the weights */
-    /* the graphs are recorded as for steps whose fp8 scales are known, that is, all but the first */
+    /* records the graphs as for steps whose fp8 scales are known; they are known in all steps but the first */
     g->fp8.uses_own = 0;
     gpt_set_offline(g, 1);
     for (int part = 0; part < g->parts; part++)

@@ -17,8 +17,8 @@ Numerics precision_resolve(Precision asked, int native_bf16) {
     return all[asked];
 }
 
-/* 2^16 puts a loss gradient of one in the upper half of fp16's range; 2^24 is more than is ever useful, and keeps
- * scaled norms finite in f32. */
+/* 2^16 is about the largest number of fp16; overflows soon halve a scale that is too large. 2^24 is more than is ever
+ * useful, and keeps norms of scaled gradients finite in f32. */
 static const double FIRST_SCALE = 65536.0, LARGEST_SCALE = 16777216.0, SMALLEST_SCALE = 1.0;
 
 LossScale loss_scale_start(DType act) { return (LossScale){act == F16 ? FIRST_SCALE : 1.0, 0}; }

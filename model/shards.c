@@ -6,9 +6,9 @@
 #include "core/injection.h"
 #include "core/error.h"
 
-/* Number of gathers that start at once after an update: those of the embedding and the first block. NCCL starts a
- * thread at each call and the host waits for it. With all gathers at once the GPU would be idle until the last one has
- * started. */
+/* Number of gathers of weights that start at once after an update: those of the embedding and the first block. NCCL
+ * starts a thread at each call, and the host waits for it. If all gathers started at once, the GPU would be idle until
+ * the last one has started. */
 enum { FIRST_GATHERS = 2 };
 
 /* --- the numbers of a step ---------------------------------------------------------------------------------------- */
@@ -44,7 +44,7 @@ StepValues step_sums_fetch(const StepSums *n, Stream *s) {
 
 /* --- which buckets ------------------------------------------------------------------------------------------------ */
 
-/* Returns the bucket of the final norm. The buckets of experts come after it. */
+/* Returns the bucket of the final norm. The buckets of experts follow it. */
 static int last_bucket(const Shards *z) {
     int b = z->layout.buckets - 1;
     while (layout_is_of_experts(&z->layout, b)) b--;
@@ -56,14 +56,14 @@ static int experts_of(const Shards *z, int b) { return last_bucket(z) + b; }
 static int is_here(const Shards *z, int b) { return z->layout.bucket[b].hold != BUCKET_ELSEWHERE; }
 static int is_twin(const Shards *z, int b) { return z->layout.bucket[b].hold == BUCKET_TWIN; }
 static int has_twin(const Shards *z, int b) { return b == 0 && z->spec.twin_up && !is_twin(z, 0); }
-/* Returns the bucket of this rank whose backward is the last of a micro-batch. */
+/* Returns the bucket that backward reaches last on this rank. */
 static int first_own(const Shards *z) {
     int b = 0;
     while (z->layout.bucket[b].hold != BUCKET_OWN) b++;
     return b;
 }
-/* Returns the bucket of the i-th block of this rank. Adjacent blocks are in different slots, the buffers that blocks
- * share. */
+/* Returns the bucket of the i-th block of this rank. Blocks with adjacent i are in different slots (buffers that blocks
+ * share). */
 static int block_here(const Shards *z, int i) {
     for (int b = 1; b < last_bucket(z); b++)
         if (is_here(z, b) && i-- == 0) return b;
@@ -82,7 +82,7 @@ static int has_grad_slots(const Shards *z) { return z->stage >= 2; }
 static int has_param_slots(const Shards *z) { return z->stage == 3; }
 static int is_in_slot(const Shards *z, int b) { return has_grad_slots(z) && is_block(z, b); }
 
-/* Returns the index of the first element after the slots, the buffers that blocks share. With slots the order in memory
+/* Returns the index of the first element after the slots (buffers that blocks share). With slots the order in memory
  * is: first bucket, last bucket, slots, experts. All blocks have the same size. */
 static int64_t end_of_slots(const Shards *z) {
     const Bucket *bucket = z->layout.bucket;
@@ -107,7 +107,8 @@ static Tensor grads_of(const Shards *z, int b) {
     return tensor_slice(z->grads, place_of(z, has_grad_slots(z), b), z->layout.bucket[b].elems);
 }
 
-/* comm_of returns the ranks that share a bucket. piece_number returns the number of a rank's piece of it. */
+/* comm_of returns the ranks that share a bucket. piece_number returns the number of the piece (ZeRO shard) of the
+ * bucket that belongs to `rank`. */
 static Comm *comm_of(const Shards *z, int b) {
     return layout_is_of_experts(&z->layout, b) ? z->spec.expert_state : z->spec.comm;
 }
@@ -115,8 +116,8 @@ static int piece_number(const Shards *z, int b, int rank) {
     return rank / (z->layout.ranks / z->layout.bucket[b].ranks);
 }
 
-/* Return this rank's piece (ZeRO shard) of bucket b. piece_of takes it from the memory of the whole bucket. piece_among
- * takes it from `pieces`, the memory for this rank's pieces of all blocks. */
+/* Return this rank's piece (ZeRO shard) of bucket b. piece_of returns it inside the memory of the whole bucket.
+ * piece_among returns it inside `pieces`, the memory of this rank's pieces of all blocks. */
 static Tensor piece_of(const Shards *z, Tensor bucket, int b) {
     int64_t q = z->layout.bucket[b].piece_elems;
     return tensor_slice(bucket, piece_number(z, b, z->spec.rank) * q, q);
@@ -124,16 +125,16 @@ static Tensor piece_of(const Shards *z, Tensor bucket, int b) {
 static Tensor piece_among(const Shards *z, Tensor pieces, int b) {
     return tensor_slice(pieces, z->layout.bucket[b].shard - z->layout.bucket[1].shard, z->layout.bucket[b].piece_elems);
 }
-/* Returns whether this rank has a whole copy of the state. */
+/* Returns whether no other rank shares this rank's copy of the state (masters and moments). */
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
 
 /* --- gradients in the order of a tree ----------------------------------------------------------------------------- */
 
-/* Adds the gradients of a micro-batch to the partial sums of the tree that they complete, or copies them to a buffer if
- * they complete none. Not used for this rank's last micro-batch. A sum may overwrite either operand, because a + b has
- * the bits of b + a. */
+/* Adds the gradients of a micro-batch to the partial sums of the tree that they complete. If they complete none, copies
+ * them to a buffer. Not used for the last micro-batch of this rank. A sum may overwrite either operand, because a + b
+ * has the bits of b + a. */
 static void order_keep(GradOrder *t, Stream *s) {
-    /* without buffers a rank has one micro-batch in a step, so an earlier one only serves to time products */
+    /* a rank without buffers has one micro-batch in a step; an earlier one only serves to time products */
     if (t->buffers == 0) return;
     int at = t->nodes.count, joined = tree_push(&t->nodes, (TreeNode){t->leaf++, 1});
     if (joined == 0) cast_forward(s, t->buffer[at], t->grads);
@@ -142,15 +143,15 @@ static void order_keep(GradOrder *t, Stream *s) {
 
 static Tensor of_bucket(Tensor flat, Bucket bucket) { return tensor_slice(flat, bucket.memory, bucket.elems); }
 
-/* Returns how many sums still wait in buffers when the last micro-batch has been added to the sums that it
+/* Returns how many partial sums are still in buffers after the last micro-batch has been added to the sums that it
  * completes. */
 static int waiting(const GradOrder *t) {
     TreeNodes nodes = t->nodes;
     return t->nodes.count - tree_push(&nodes, (TreeNode){t->leaf, 1});
 }
 
-/* Starts the sum of a bucket over the ranks, which leaves the whole sum in this rank's piece of the gradients. With one
- * rank, or comm NULL, the sum is complete at once. */
+/* Starts the sum of a bucket of gradients over the ranks of comm. The whole sum arrives in this rank's piece (ZeRO
+ * shard) of the gradients. With one rank, or comm NULL, the sum is complete at once. */
 static void order_share(const GradOrder *t, Stream *s, Bucket bucket, Comm *comm) {
     Tensor x = of_bucket(t->grads, bucket), node[TREE_MOST];
     int    count = waiting(t);
@@ -163,8 +164,8 @@ static void order_share(const GradOrder *t, Stream *s, Bucket bucket, Comm *comm
 /* --- gradients that products set ---------------------------------------------------------------------------------- */
 
 /* Returns whether only matrix products write the gradient of a parameter, and each micro-batch writes all of it. This
- * holds for matrices and for an output head with weights of its own. It does not hold for an embedding: the gradients
- * of its tokens are added row by row. */
+ * is so for matrices and for an output head with weights of its own. It is not so for an embedding, because the
+ * gradients of its tokens are added row by row. */
 static int is_of_products(const Shards *z, const Param *p) {
     return p->group == GROUP_MATRIX || (p->group == GROUP_EMBEDDING && p->bucket == last_bucket(z));
 }
@@ -181,13 +182,14 @@ static void set_adds(Shards *z, int b, int adds) {
 }
 
 /* Makes the products of the next micro-batch add to the gradients of a bucket. Called after the products of a
- * micro-batch. In a slot (a buffer that blocks share) and with ordered sums they overwrite instead, because each
+ * micro-batch. In a slot (a buffer that blocks share), and with ordered sums, the products still overwrite. There each
  * micro-batch begins with empty gradients. */
 static void pile_up(Shards *z, int b) {
     if (!is_in_slot(z, b) && !z->order.leaves) set_adds(z, b, 1);
 }
 
-/* Appends elements [from, to) of a bucket to z->rest, a list of `runs` ranges. Returns the new number of ranges. */
+/* Appends elements [from, to) of a bucket to z->rest, the list of gradient memory to zero, which has `runs` ranges.
+ * Returns the new number of ranges. */
 static int add_run(Shards *z, Tensor bucket, int64_t from, int64_t to, int runs) {
     Tensor run = tensor_slice(bucket, from, to - from), *last = runs ? &z->rest[runs - 1] : NULL;
     if (from == to) return runs;
@@ -196,7 +198,8 @@ static int add_run(Shards *z, Tensor bucket, int64_t from, int64_t to, int runs)
     return runs;
 }
 
-/* Appends the memory of a bucket that products do not set to z->rest: vectors, embeddings, padding. */
+/* Appends to z->rest, the list of gradient memory to zero, what products do not set in a bucket: vectors, embeddings,
+ * padding. Returns the new number of ranges. */
 static int list_rest(Shards *z, int b, int runs) {
     const Bucket *bucket = &z->layout.bucket[b];
     int64_t       at = 0;
@@ -209,8 +212,8 @@ static int list_rest(Shards *z, int b, int runs) {
     return add_run(z, grads_of(z, b), at, bucket->elems, runs);
 }
 
-/* Empties the gradients. Of the blocks that share a slot (buffer) only one is emptied, because all blocks have their
- * rows at the same places. */
+/* Empties the gradients: zeroes them, or marks them to be overwritten. Of the blocks that share a slot (buffer) only
+ * one is emptied, because all blocks have their parameters at the same places. */
 void shards_empty(Shards *z, Stream *s) {
     int runs = 0;
     for (int b = 0; b < z->layout.buckets; b++) {
@@ -223,8 +226,8 @@ void shards_empty(Shards *z, Stream *s) {
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Makes the structs of Tensors through which blocks read their parameters. Each Tensor is this rank's slice of a
- * parameter inside its bucket, with padding rows. */
+/* Makes a struct for each bucket with the Tensors through which blocks read or write its parameters. Each Tensor is
+ * this rank's slice of a parameter inside its bucket, with padding rows. */
 static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, int b)) {
     const Layout *l = &z->layout;
     void        **view = xcalloc((size_t)l->buckets, sizeof *view, "the tables of buckets");
@@ -243,8 +246,8 @@ static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, i
     return view;
 }
 
-/* Lists the spans (ranges of elements of a parameter) that this rank updates: those of its own pieces, or in ZeRO stage
- * 0 those of all pieces. */
+/* Lists the spans (ranges of elements of a parameter) that this rank updates: those of its own pieces (ZeRO shards), or
+ * in ZeRO stage 0 those of all pieces. */
 static void list_spans(Shards *z) {
     const Layout *l = &z->layout;
     size_t        most = (size_t)l->params * (size_t)((z->stage ? 1 : l->ranks) + 1);
@@ -255,13 +258,13 @@ static void list_spans(Shards *z) {
     }
 }
 
-/* Lists the spans (parts of parameters) of this rank's pieces in rows that are not divided among tensor ranks. Returns
+/* Lists the spans (parts of parameters) in this rank's pieces (ZeRO shards) that tensor ranks do not divide. Returns
  * the number of their elements. */
 static int64_t list_whole(Shards *z) {
     int64_t elems = 0;
     z->whole = xmalloc(sizeof *z->whole * (size_t)z->layout.params, "the table of parameter spans");
     for (int b = 0; b < z->layout.buckets; b++) {
-        Span *span = z->span + z->spans; /* scratch: the memory after the list is enough for the spans of one bucket */
+        Span *span = z->span + z->spans; /* scratch memory after the list, enough for the spans of one bucket */
         int   count = layout_spans(&z->layout, b, piece_number(z, b, z->spec.rank), span);
         for (int i = 0; i < count; i++) {
             if (z->layout.param[span[i].param].cut != CUT_NONE) continue;
@@ -284,7 +287,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     z->params = arena_tensor(params, spec.act, 1, room_of(z, has_param_slots(z)), 1, 1);
     z->grads = spec.use == GPT_TRAINING ? arena_tensor(grads, F32, 1, room_of(z, has_grad_slots(z)), 1, 1)
                                          : tensor_1d(NULL, F32, z->layout.memory_elems);
-    /* elements of this rank's pieces of all blocks, which are adjacent */
+    /* number of elements in this rank's pieces (ZeRO shards) of all blocks, which are adjacent */
     int64_t pieces = layout.bucket[last_bucket(z)].shard - layout.bucket[1].shard;
     if (has_param_slots(z)) z->param_pieces = arena_tensor(params, spec.act, 1, pieces, 1, 1);
     if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces, 1, 1);
@@ -297,15 +300,15 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     z->due = z->layout.buckets;
     list_spans(z);
-    /* The first product of a step overwrites each gradient. Memory from the arena is already zero, so rows without a
-     * product are right, too. */
+    /* The first product of a step overwrites each gradient. Memory from the arena is already zero, so gradients without
+     * a product are right, too. */
     for (int b = 0; b < z->layout.buckets; b++) set_adds(z, b, 0);
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
     if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING)
         z->whole_grads = arena_tensor(grads, F32, 1, list_whole(z), 1, 1);
     if (spec.micro_batches) {
-        GradOrder *t = &z->order; /* every rank has as many buffers as the rank that needs most */
+        GradOrder *t = &z->order; /* every rank has as many buffers as the rank that needs most of them */
         t->leaves = spec.micro_batches * spec.ranks, t->grads = z->grads;
         t->buffers = tree_buffers(t->leaves, z->layout.ranks);
         for (int i = 0; i < t->buffers; i++) t->buffer[i] = arena_tensor(grads, F32, 1, z->layout.memory_elems, 1, 1);
@@ -337,10 +340,12 @@ static void gather(Shards *z, int b) {
     comm_all_gather_start(comm_of(z, b), weights_of(z, b));
 }
 
-/* Returns whether the weights of a bucket must be gathered. In ZeRO stage 0 every rank has updated all weights. */
+/* Returns whether the weights of a bucket must be gathered from other ranks after an update. In ZeRO stage 0 every rank
+ * has updated all weights. */
 static int is_gathered(const Shards *z, int b) { return is_here(z, b) && (z->stage || is_twin(z, b)); }
 
-/* Starts up to `most` of the gathers that are due, in the order in which forward needs them. */
+/* Starts at most `most` of the gathers of weights that have not started, in the order in which forward needs the
+ * buckets. */
 static void gather_due(Shards *z, int most, GatherOrder order) {
     Tensor list[GATHERS_MOST];
     int    count = 0;
@@ -354,7 +359,7 @@ static void gather_due(Shards *z, int most, GatherOrder order) {
     comm_all_gathers_start(z->spec.comm, list, count, order);
 }
 
-/* Waits for the weights of a bucket, if their gather has not been waited for. */
+/* Waits until the weights of a bucket have been gathered. */
 static void await_weights(Shards *z, int b) {
     while (z->due <= b) gather_due(z, GATHERS_MOST, GATHERS_BEHIND);
     if (b > z->wanted) z->wanted = b;
@@ -362,8 +367,8 @@ static void await_weights(Shards *z, int b) {
     z->gather[b] = -1;
 }
 
-/* Starts the gather of block b's weights into its slot (a buffer that blocks share). The work that reads the slot's
- * previous weights is already queued. */
+/* Starts the gather of the weights of block b into its slot (a buffer that blocks share). The work that reads the
+ * previous weights in the slot is already queued. */
 void shards_prefetch(Shards *z, Stream *s, int b) {
     if (!has_param_slots(z) || !is_block(z, b) || !is_here(z, b)) return;
     int *in = &z->weights_in[slot_of(z, b)];
@@ -389,8 +394,9 @@ void shards_need_all(Shards *z) {
 }
 
 void shards_publish(Shards *z, Stream *s) {
-    if (z->spec.twin_down) { /* the first stage sends its piece of the tied embedding to the rank of the last stage with
-                              * the same piece */
+    /* for a tied embedding: each rank of the first stage sends its piece to the rank of the last stage with the same
+     * piece */
+    if (z->spec.twin_down) {
         Tensor piece = piece_of(z, weights_of(z, 0), 0);
         if (has_twin(z, 0)) comm_send_start(z->spec.twin_down, piece);
         else comm_receive_start(z->spec.twin_down, piece);
@@ -425,23 +431,23 @@ static Tensor end_row(const Shards *z, int bucket, int is_last) {
     return tensor_slice(grads_of(z, bucket), p->memory - b->memory, p->local_elems);
 }
 
-/* Returns the parameter's gradient that backward completes last: a NaN from anywhere in backward is visible in it. On
- * the first stage it is the last parameter of bucket 0 (positions, if there are any), on a later stage the first
- * parameter of a block, its norm. */
+/* Returns the gradient of the parameter that backward completes last. A NaN from anywhere in backward is visible in it.
+ * On the first stage it is the last parameter of bucket 0 (positions, if there are any). On a later stage it is the
+ * first parameter of a block, its norm. */
 static Tensor check_row(const Shards *z) { return end_row(z, first_own(z), first_own(z) == 0); }
 
 void shards_begin(Shards *z, Stream *s) {
     shards_empty(z, s);
     memset(z->sums_of, 0, sizeof *z->sums_of * (size_t)z->layout.buckets);
-    int last = last_bucket(z); /* the last bucket that this rank holds */
+    int last = last_bucket(z); /* the last bucket that this rank has */
     while (!is_here(z, last)) last--;
     inject_gradient(s, check_row(z), end_row(z, last, 1));
     z->order.leaf = z->spec.micro_batches * z->spec.rank;
     z->order.nodes.count = 0;
 }
 
-/* Waits for the sum over the ranks in a slot, and adds this rank's piece to the sum of the earlier micro-batches. The
- * slot is free afterwards. */
+/* Waits for the sum over the ranks of the gradients in a slot (a buffer that blocks share). Adds this rank's piece to
+ * the sum of the earlier micro-batches. The slot is free afterwards. */
 static void take_sum(Shards *z, Stream *s, int slot) {
     int b = z->grads_in[slot];
     if (!b) return;
@@ -459,13 +465,13 @@ const void *shards_grads(Shards *z, Stream *s, int bucket) {
     return z->grad_view[bucket];
 }
 
-/* Starts the sum of a bucket's gradients over the ranks, when they are complete on this rank. First adds the check and
- * the hash of these gradients to the step's numbers. */
+/* Starts the sum over the ranks of the gradients of a bucket, which are complete on this rank. First adds a check and a
+ * hash of these gradients to the step's numbers. */
 static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     Tensor           grads = grads_of(z, bucket);
     const GradOrder *t = &z->order;
     Bucket           at = z->layout.bucket[bucket];
-    /* joins the sums of this rank that the last micro-batch completes */
+    /* adds the partial sums of this rank that the last micro-batch completes */
     for (int i = t->nodes.count - 1; t->leaves && i >= waiting(t); i--)
         add_forward(s, grads, of_bucket(t->buffer[i], at));
     if (bucket == first_own(z)) {
@@ -487,8 +493,8 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
         comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), comm_of(z, bucket));
 }
 
-/* Advances all communication. Once the weights of the last gathers are in use, it first starts twice as many further
- * gathers, so that these overlap with computation. */
+/* Advances the communication of all groups of ranks. Gathers of weights start in growing groups, so that they overlap
+ * with computation. Once the weights of the last group are in use, starts the next one, with twice as many gathers. */
 void shards_poll(Shards *z) {
     if (!z->spec.comm) return;
     if (z->due < z->layout.buckets && z->wanted >= z->due_since) gather_due(z, 2 * z->due_size, GATHERS_BEHIND);
@@ -511,8 +517,8 @@ void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     shards_poll(z);
 }
 
-/* Adds the last stage's gradient of the tied embedding to that of the first stage. The sum is then added over the
- * replicas of the state. */
+/* Adds the gradient of the tied embedding from the last pipeline stage to that of the first stage. Then adds up the
+ * sums of the replicas of the state. */
 static void join_twin(Shards *z, Stream *s) {
     Tensor piece = piece_of(z, grads_of(z, 0), 0);
     if (!has_twin(z, 0)) {
@@ -526,7 +532,7 @@ static void join_twin(Shards *z, Stream *s) {
     if (z->spec.across) comm_all_reduce(z->spec.across, piece);
 }
 
-/* Copies the gradients of rows that tensor ranks do not divide to whole_grads, or back if to_grads is 1. */
+/* Copies the gradients of rows that tensor ranks do not divide to z->whole_grads; with to_grads 1 copies them back. */
 static void copy_whole(Shards *z, Stream *s, int to_grads) {
     for (int64_t i = 0, at = 0; i < z->wholes; at += z->whole[i++].elems) {
         Tensor there = tensor_slice(z->whole_grads, at, z->whole[i].elems), grad = shards_grad(z, z->whole[i]);
@@ -540,7 +546,8 @@ void shards_finish(Shards *z, Stream *s) {
     if (!is_alone(z)) comm_finish(z->spec.comm);
     if (z->spec.expert_state) comm_finish(z->spec.expert_state);
     if (z->spec.twin_up) join_twin(z, s);
-    /* ring and NCCL give all ranks equal bits, so rows that tensor ranks do not divide stay equal on them */
+    /* adds up the gradients of rows that all tensor ranks hold; ring and NCCL give all ranks equal bits, so these rows
+     * stay equal */
     if (z->spec.tensor) {
         copy_whole(z, s, 0);
         comm_all_reduce(z->spec.tensor, z->whole_grads);
@@ -561,7 +568,7 @@ void shards_await(Shards *z, Stream *s) {
     event_record(z->computed, s);
     for (int is_past = 0; !is_past;) {
         is_past = event_is_past(z->computed);
-        /* polled once more after the event has passed: it also passes if a collective was aborted, and the poll reports
+        /* polls once more after the event is past: it also passes if a collective was aborted, and the poll reports
          * that */
         if (z->spec.comm) comm_poll(z->spec.comm);
     }
@@ -576,7 +583,7 @@ Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
 }
 
 int64_t shards_matrix_elems(const Shards *z) {
-    Span   *span = z->span + z->spans; /* scratch: the memory after the list is enough for the spans of one bucket */
+    Span   *span = z->span + z->spans; /* scratch memory after the list, enough for the spans of one bucket */
     int64_t least = INT64_MAX, all = 0;
     for (int r = 0; r < z->layout.ranks; r++) {
         int64_t elems = 0;
@@ -604,8 +611,8 @@ int shards_spans_to_save(const Shards *z, int bucket, Span *spans) {
     return layout_spans(&z->layout, bucket, piece_number(z, bucket, z->spec.rank), spans);
 }
 
-/* Returns the memory of a span (part of a parameter). It is in `pieces` for a block if blocks have slots (shared
- * buffers), otherwise in `bucket`. */
+/* Returns the memory of a span (part of a parameter) of bucket b. If blocks have slots (shared buffers), that of a
+ * block is in `pieces`, otherwise in `bucket`. */
 static Tensor span_of(const Shards *z, int slots, Tensor bucket, Tensor pieces, int b, Span span) {
     if (slots && is_block(z, b)) return tensor_slice(pieces, span.shard - z->layout.bucket[1].shard, span.elems);
     return tensor_slice(bucket, span.memory - z->layout.bucket[b].memory, span.elems);

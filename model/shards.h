@@ -47,18 +47,20 @@
 /* The numbers of a step, sums and hashes, are adjacent on the device and fetched in one copy. The sums are exact: any
  * order of addition gives the same bits. */
 
-/* SUM_LOSS: losses of the rows. SUM_GRAD_SQUARES: squares of the summed gradients that this rank counts
+/* Sums of a step. SUM_LOSS: losses of the rows. SUM_GRAD_SQUARES: squares of the summed gradients that this rank counts
  * (shards_is_own). SUM_RANK_CHECK: squares of the gradients that backward completes last, which identify a faulty rank
  * (shards_done). */
 enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
-/* Hashes (hash_words). HASH_REPLICAS: memory that all ranks hold with equal bits. HASH_OWN_GRADS: a rank's own
- * gradients, before they are summed over the ranks. HASH_GRADS: the summed gradients that a rank updates with. */
+/* Hashes of a step (hash_words). HASH_REPLICAS: memory that all ranks hold with equal bits. HASH_OWN_GRADS: a rank's
+ * own gradients, before they are summed over the ranks. HASH_GRADS: the summed gradients that a rank updates with. */
 enum { HASH_REPLICAS, HASH_OWN_GRADS, HASH_GRADS, HASHES };
 
-/* cells: the sums and the hashes. experts: assignments of each expert of each block; dims 0 in a model without experts.
- * fp8_amax, fp8_counts: maxima and counts of Fp8 for every block, in runs with fp8 (model/precision.h). */
+/* Sums and counts of a step, on the device. cells: the sums and the hashes. experts: assignments of each expert of each
+ * block; dims 0 in a model without experts. fp8_amax, fp8_counts: maxima and counts of Fp8 for every block, in runs
+ * with fp8 (model/precision.h). */
 typedef struct {
-    /* [SUMS * EXACT_WORDS + HASHES] i64: sums, then hashes; [n_layer * E] i64: assignments */
+    /* [SUMS * EXACT_WORDS + HASHES] i64: the sums, then the hashes. [n_layer * E] i64: number of assignments of tokens
+     * to each expert */
     Tensor cells, experts;
     /* [cells] i32: bits of the maximum of each tensor in fp8; [2 cells] i64: counts, two for each of these tensors */
     Tensor fp8_amax, fp8_counts;
@@ -66,26 +68,29 @@ typedef struct {
 
 typedef struct { Exact sum[SUMS]; int64_t hash[HASHES]; } StepValues;
 
-/* Allocates the numbers. experts: number of assignment counts; fp8_cells: number of tensors in fp8; 0: none. */
+/* Allocates the sums and counts of a step. experts: length of StepSums.experts; fp8_cells: number of tensors in fp8; 0:
+ * none. */
 StepSums   step_sums_create(Arena *arena, int64_t experts, int64_t fp8_cells);
 void       step_sums_zero(const StepSums *n, Stream *s);
 Tensor     step_sum(const StepSums *n, int which);  /* returns one sum, an Exact: [EXACT_WORDS] i64 */
 Tensor     step_hash(const StepSums *n, int which); /* returns one hash: [1] i64 */
-/* Waits for the stream and returns the sums and the hashes. */
+/* Waits for the stream and returns the step's sums and hashes from the device. */
 StepValues step_sums_fetch(const StepSums *n, Stream *s);
 
 /* --- shards ------------------------------------------------------------------------------------------------------- */
 
-/* parallel.deterministic: adds a step's gradients in the order of comm/comm.h, for any number of ranks. The gradients
- * of each micro-batch are complete before they are added to anything. Sums that wait for their other half are kept in
- * buffers apart from the model's gradients. The last micro-batch's gradients stay in the model's gradients, and its
- * buckets are exchanged between the ranks as backward completes them. */
+/* With parallel.deterministic: adds a step's gradients in the order of a tree (comm/comm.h), which is the same for any
+ * number of ranks. The gradients of each micro-batch are complete before they are added to anything. Partial sums that
+ * wait for the other half of their node are kept in buffers apart from the model's gradients. The last micro-batch's
+ * gradients stay in the model's gradients, and its buckets are exchanged between the ranks as backward completes
+ * them. */
 typedef struct {
     int64_t   leaves;              /* micro-batches of a step over all ranks; 0: parallel.deterministic is off */
-    int64_t   leaf;                /* the micro-batch whose gradients are computed next              */
-    TreeNodes nodes;               /* tree of the sums of this rank's earlier micro-batches; buffer[i] holds node i */
+    int64_t   leaf;                /* number, over all ranks, of the micro-batch whose gradients are computed next */
+    /* nodes of the tree: sums of this rank's earlier micro-batches; buffer[i] holds node i */
+    TreeNodes nodes;
     Tensor    grads;               /* [memory_elems] f32, borrowed: the model's gradients            */
-    /* [memory_elems] f32 each: partial sums that wait for the sum of the other half of the tree */
+    /* [memory_elems] f32 each: partial sums that wait for the sum of the other half of their node */
     Tensor    buffer[TREE_MOST];
     int       buffers;
 } GradOrder;
@@ -94,131 +99,140 @@ enum { SHARDS_SLOTS = 2 };
 
 typedef struct {
     ModelShape shape;
-    Comm      *comm;               /* borrowed; ranks that share one copy of the state; NULL: one rank, or a plan */
-    /* number of ranks of comm, and the index of this rank; in a plan, those of the planned rank */
+    /* borrowed; ranks that share one copy of masters and moments (the state); NULL: one rank, or a plan */
+    Comm      *comm;
+    /* number of ranks of comm, and index of this rank among them; in a plan, index of the planned rank */
     int        ranks, rank;
-    /* borrowed; ranks with the same piece in other copies of the state; NULL: one copy */
+    /* borrowed; ranks with the same piece (ZeRO shard) in other copies of the state; NULL: one copy */
     Comm      *across;
-    int        replicas, replica;  /* number of copies of the state, 0 counts as 1; index of this rank's copy  */
-    /* borrowed; messages of the tied embedding: gradient to the first stage, weights back */
+    int        replicas, replica;  /* number of copies of the state, 0 counts as 1; index of the copy of this rank */
+    /* borrowed; pairs of ranks for a tied embedding: gradient to the first stage, weights back to the last */
     Comm      *twin_up, *twin_down;
-    /* borrowed; ranks that hold a part of one matrix (model/matrices.h); NULL: one rank, or not used */
+    /* borrowed; ranks that hold parts of the same matrices (model/matrices.h); NULL: one rank, or not used */
     Comm      *matrices;
     Comm      *tensor;             /* borrowed; ranks that divide every matrix; NULL: one rank                 */
-    /* number of ranks of `tensor`, 0 counts as 1, and the index of this rank; in a plan, those of the planned rank */
+    /* number of ranks of `tensor`, 0 counts as 1, and index of this rank among them; in a plan, index of the planned
+     * rank */
     int        tensor_ranks, tensor_rank;
-    Comm      *expert_state;       /* borrowed; ranks that share the state of the same experts                 */
+    /* borrowed; ranks that share masters and moments of the same experts; NULL: ranks do not divide the experts */
+    Comm      *expert_state;
     int        expert_ranks;       /* ranks that divide the experts, adjacent in comm; 0 counts as 1           */
     int        zero_stage;         /* ZeRO stage, 0 to 3                                                       */
-    int64_t    micro_batches;      /* parallel.deterministic: micro-batches of a step on each rank; 0: other modes */
+    int64_t    micro_batches;      /* with parallel.deterministic: micro-batches of a step on each rank; otherwise 0 */
     DType      act;                /* type of the working copy of the weights                                  */
     GptUse     use;                /* GPT_INFERENCE and GPT_SAMPLING have no gradients                         */
 } ShardsSpec;
 
 typedef struct {
     ShardsSpec    spec;
-    Layout        layout;          /* owned: buckets, and the places of parameters in them                     */
-    int           stage;           /* the ZeRO stage in effect                                                 */
-    /* params: the working copy of the weights, in the type spec.act. grads: the gradients, f32. Without slots both have
-     * [memory_elems]. With slots they have the buckets that are not in slots, then the slots (buffers that blocks
-     * share). */
+    Layout        layout;          /* owned: where each bucket and each parameter is in memory */
+    int           stage;           /* ZeRO stage in effect: spec.zero_stage, but 1 instead of 2 and 3 on one rank */
+    /* params: the working copy of the weights, of type spec.act. grads: the gradients, f32. Without slots (buffers that
+     * blocks share) both have [memory_elems]. With slots they have the buckets that are not in slots, then the
+     * slots. */
     Tensor        params, grads;
-    /* this rank's pieces of the blocks, if blocks have slots (shared buffers) */
+    /* memory of this rank's pieces (ZeRO shards) of the blocks, if blocks have slots (shared buffers) */
     Tensor        param_pieces, grad_pieces;
-    /* f32, on the first stage: buffer for the piece of the tied embedding's gradient that the last stage sends */
+    /* f32, on the first stage: receives this rank's piece of the tied embedding's gradient from the last stage */
     Tensor        twin_grads;
-    /* f32: buffer to sum this rank's pieces of gradients of rows that tensor ranks do not divide */
+    /* f32: gradients in this rank's pieces of rows that tensor ranks do not divide, to be summed over these ranks */
     Tensor        whole_grads;
-    /* owned [wholes]: parts of parameters whose gradients are in whole_grads, in that order */
+    /* owned [wholes]: the parts of parameters whose gradients are in whole_grads, in this order */
     Span         *whole;
     int           wholes;
-    void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
+    /* owned [buckets]: for each bucket a struct of the Tensors of its parameters or gradients (model/params.h) */
+    void        **weight_view, **grad_view;
     Span         *span;            /* owned [spans]: parts of parameters that this rank updates, in all buckets */
     int           spans;
     StepSums      sums;
     GradOrder     order;
-    Event         computed;        /* event after queued work, used by shards_await; created at the first use  */
-    /* owned [buckets]: number of the collective that gathers the weights; -1: it has ended */
+    Event         computed;        /* event after the work queued so far, for shards_await; created at its first use */
+    /* owned [buckets]: number of the collective that gathers the weights of each bucket; -1: it has ended */
     int64_t      *gather;
-    /* due: first bucket whose gather has not started; due_since, due_size: first bucket and number of the gathers that
-     * started last */
+    /* due: first bucket whose gather of weights has not started; due_since, due_size: first bucket and size of the last
+     * group of gathers that started */
     int           due, due_since, due_size;
-    int           wanted;          /* the highest bucket that was waited for since shards_publish              */
-    /* owned [buckets]: 1: the next products add to the bucket's matrices; 0: they set them */
+    int           wanted;          /* highest bucket whose weights were waited for since shards_publish */
+    /* owned [buckets]: 1 if the next products add to the gradients of the bucket's matrices; 0 if they overwrite
+     * them */
     int          *adds;
-    Tensor       *rest;            /* owned [params + buckets]: list of gradient memory that is zeroed                */
-    /* owned [buckets]: ZeRO stages 2, 3: micro-batches of the step summed in a block's piece of the gradients */
+    /* owned [params + buckets]: list of the ranges of gradient memory that are zeroed, because products do not set
+     * them */
+    Tensor       *rest;
+    /* owned [buckets]: in ZeRO stages 2 and 3, number of the step's micro-batches in this rank's summed piece of each
+     * block's gradients */
     int64_t      *sums_of;
-    /* weights_in: bucket whose weights are in each slot; grads_in: bucket whose gradients each slot is summing; 0:
-     * none */
+    /* for each slot (a buffer that blocks share); weights_in: bucket whose weights it has; grads_in: bucket whose
+     * gradients are being summed in it; 0: none */
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS];
     int64_t       sum_number[SHARDS_SLOTS];  /* number of the collective that sums the gradients in each slot  */
     int           sum_is_last[SHARDS_SLOTS]; /* 1 if the sum in the slot is the step's last for its bucket     */
-    /* 1: this rank does not communicate (gpt_set_offline); its slots may hold the weights of other blocks */
+    /* 1: this rank computes without communication (gpt_set_offline); its slots may hold the weights of other blocks */
     int           is_offline;
-    /* 1: shards_done adds HASH_OWN_GRADS, the hash of this rank's gradients before their sum */
+    /* 1: shards_done adds the hash of this rank's gradients, before they are summed, to HASH_OWN_GRADS */
     int           hashes_own;
 } Shards;
 
-/* Allocates the working copy of the weights and, for training, the gradients in the arenas. The shards own `layout`
- * (model_layout) from now on. In a dry run the data are NULL. */
+/* Makes the shards: takes memory for the working copy of the weights and, for training, for the gradients from the
+ * arenas. The shards own `layout` (model_layout) from now on. In a dry run the tensors have no memory (data NULL). */
 Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *params, Arena *grads);
 void    shards_destroy(Shards *z);
 
 const void *shards_need(Shards *z, Stream *s, int bucket);
-/* starts the gather of a block's weights (ZeRO stage 3); does nothing if `bucket` is not a block of this rank */
+/* starts the gather of a block's weights (ZeRO stage 3); does nothing if `bucket` is no block of this rank */
 void        shards_prefetch(Shards *z, Stream *s, int bucket);
-/* Waits for all weights. Call it before work that only some ranks do, and before memory is freed. */
+/* Waits for the weights of all buckets. Call it before work that only some ranks do, and before memory is freed. */
 void        shards_need_all(Shards *z);
 
 void        shards_begin(Shards *z, Stream *s);  /* begins a step with empty gradients */
 void        shards_empty(Shards *z, Stream *s);  /* empties the gradients outside of a step */
 const void *shards_grads(Shards *z, Stream *s, int bucket);
 typedef enum { MICRO_EARLIER, MICRO_LAST } MicroBatch;
-/* Call it when backward has added all gradients of a bucket. With several ranks or ordered sums it also adds to
- * SUM_RANK_CHECK the squares of the gradients that backward completes last, before the sum over ranks. NaN or Inf
- * anywhere in this rank's backward shows up there, so the sum identifies the faulty rank. */
+/* Tells the shards that backward has added all gradients of a bucket in a micro-batch. Starts the sum over the ranks if
+ * it is due. With several ranks or ordered sums it also adds to SUM_RANK_CHECK the squares of the gradients that
+ * backward completes last, before the sum over ranks. NaN or Inf anywhere in this rank's backward shows up there, so
+ * that sum identifies the faulty rank. */
 void        shards_done(Shards *z, Stream *s, int bucket, MicroBatch which);
 void        shards_finish(Shards *z, Stream *s);
-void        shards_poll(Shards *z); /* advances the communication of all groups */
-/* Waits until the stream has done everything that is queued. Meanwhile it notices a lost peer or link. */
+void        shards_poll(Shards *z); /* advances the communication of all groups of ranks */
+/* Waits until the stream has done everything that is queued. Meanwhile it notices a lost rank or connection. */
 void        shards_await(Shards *z, Stream *s);
 
 void        shards_publish(Shards *z, Stream *s);
 
-/* Gathers the first blocks into the slots (shared buffers) of ZeRO stage 3 again. Call it after forwards outside of a
- * step. */
+/* Gathers the first blocks into the slots (buffers that blocks share) of ZeRO stage 3 again. Call it after forwards
+ * outside of a training step. */
 void        shards_rewind(Shards *z, Stream *s);
-/* Returns whether a forward communicates: it gathers weights (ZeRO stage 3), or sends rows to experts. If so, all ranks
- * must run equally many forwards. */
+/* Returns whether a forward communicates over these ranks: it gathers weights (ZeRO stage 3), or sends rows to experts.
+ * If so, all ranks must run equally many forwards. */
 int         shards_gathers(const Shards *z);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
-/* returns how many elements this rank has of the masters, and of each state */
+/* returns how many elements of masters this rank has; each state (moment) has at most as many */
 int64_t shards_state_elems(const Shards *z);
-/* returns the place of the first element of a span (part of a parameter) among this rank's elements of masters */
+/* returns the index of a span's first element among this rank's masters; a span is a part of a parameter */
 int64_t shards_state_at(const Shards *z, Span span);
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span);
-/* Returns the least number of matrix elements that any rank has. Those of each part of a parameter are counted in whole
- * packs of 64. */
+/* Returns the least number of matrix elements that any rank has. In each part of a parameter only whole packs of 64
+ * elements count. */
 int64_t shards_matrix_elems(const Shards *z);
-/* Writes the spans (parts of parameters) of this rank's piece of a bucket and returns their number: 0 if another copy
- * saves the piece. */
+/* Writes the spans (parts of parameters) of this rank's piece (ZeRO shard) of a bucket, for a checkpoint. Returns their
+ * number: 0 if a rank of another copy of the state saves the piece. */
 int     shards_spans_to_save(const Shards *z, int bucket, Span *spans);
-/* returns the elements of a span (part of a parameter) in the working copy, which this rank updates */
+/* returns the weights of a span (part of a parameter) that this rank updates, in the working copy */
 Tensor  shards_weight(const Shards *z, Span span);
 /* returns the summed gradients of a span (part of a parameter), after shards_finish */
 Tensor  shards_grad(const Shards *z, Span span);
 /* Returns whether this rank counts the span (part of a parameter) in sums over the ranks, in which each span counts
- * once. In ZeRO stage 0 it also updates spans that other ranks count. */
+ * once. In ZeRO stage 0 a rank also updates spans that other ranks count. */
 int     shards_is_own(const Shards *z, Span span);
-/* returns whether all ranks hold the same masters and states       */
+/* returns whether all ranks hold the same masters and moments */
 int     shards_state_is_shared(const Shards *z);
-/* Add the hash of memory to hash, [1] i64 out(+=).
+/* Add the hash of some memory of this rank to hash, [1] i64 out(+=).
  *   shards_hash_weights: weights that all ranks hold; in ZeRO stage 3 without the blocks
  *   shards_hash_whole: rows of these weights that tensor ranks do not divide
- *   shards_hash_pieces: in ZeRO stage 3 this rank's pieces of the blocks' weights
+ *   shards_hash_pieces: in ZeRO stage 3 this rank's pieces (ZeRO shards) of the blocks' weights
  *   shards_hash_grads: summed gradients that this rank updates with */
 void    shards_hash_weights(const Shards *z, Stream *s, Tensor hash);
 void    shards_hash_whole(const Shards *z, Stream *s, Tensor hash);
