@@ -262,6 +262,15 @@ char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **by
     return all;
 }
 
+char *comm_gather_bytes(Comm *c, const void *data, size_t bytes, size_t *total) {
+    size_t *bytes_of_rank = NULL;
+    char   *all = comm_gather(c, data, bytes, 0, &bytes_of_rank);
+    *total = 0;
+    for (int r = 0; comm_rank(c) == 0 && r < comm_size(c); r++) *total += bytes_of_rank[r];
+    free(bytes_of_rank);
+    return all;
+}
+
 int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]) {
     if (!c || c->size == 1) return fault[0] != 0;
     int64_t who = fault[0] ? c->rank : c->size;

@@ -175,6 +175,9 @@ void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
 /* Concatenates the bytes of all ranks, at most INT_MAX in all, on rank `root`, in rank order. Rank `root` gets a
  * malloc'ed buffer and bytes_of_rank[size] (malloc'ed); other ranks get NULL. */
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
+/* Collective. Rank 0 gets the bytes of all ranks, one after another, malloc'ed, and their number. Others get NULL and
+ * 0. */
+char *comm_gather_bytes(Comm *c, const void *data, size_t bytes, size_t *total);
 /* Returns 1 if any rank has a fault (fault[0] != 0). All ranks then get the text of the lowest such rank. All ranks
  * call it together. With c NULL the function looks at this process only. */
 enum { COMM_FAULT_BYTES = 1024 };

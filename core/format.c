@@ -59,7 +59,6 @@ int ascending_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-int ascending_texts(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 uint64_t little_endian(const void *bytes, int count) {
     uint64_t value = 0;

@@ -34,9 +34,8 @@ static inline int64_t common_divisor(int64_t a, int64_t b) {
 }
 /* Returns the least multiple of `multiple` that is at least n. */
 static inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-/* Compare two doubles, or two strings by byte, for qsort(). */
+/* Compares two doubles, for qsort(). */
 int ascending_doubles(const void *a, const void *b);
-int ascending_texts(const void *a, const void *b);
 
 /* Read and write an integer of `count` bytes in little-endian order. */
 uint64_t little_endian(const void *bytes, int count);

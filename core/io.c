@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -419,10 +420,24 @@ static void match_rest(const char *path, size_t folder, IoPaths *found) {
     free(as_typed);
 }
 
+Path path_of(const char *fmt, ...) {
+    Path    path;
+    va_list args;
+    va_start(args, fmt);
+    int bytes = vsnprintf(path.text, sizeof path.text, fmt, args);
+    va_end(args);
+    if ((size_t)bytes >= sizeof path.text)
+        fail(EXIT_CONFIG, "the path %.200s... has %d bytes, at most %zu are allowed: choose shorter names", path.text,
+             bytes, sizeof path.text - 1);
+    return path;
+}
+
 int has_ending(const char *path, const char *ending) {
     size_t length = strlen(path), end = strlen(ending);
     return length >= end && strcmp(path + length - end, ending) == 0;
 }
+
+int ascending_texts(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 void io_match(const char *name, IoPaths *found) {
     size_t before = found->count;

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "core/error.h"
+
 typedef enum {
     IO_CREATE, IO_APPEND, IO_SHARED /* IO_SHARED: creates the file or keeps an existing one; several processes write
                                      * into it */,
@@ -89,6 +91,10 @@ int64_t io_free_bytes(const char *folder);               /* returns the bytes th
 int     has_ending(const char *path, const char *ending); /* returns 1 if path ends in `ending`; case matters: .BIN is
                                                            * not .bin */
 
+typedef struct { char text[4608]; } Path;
+/* Formats a path. Exit 64 if it is too long. */
+Path path_of(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
 typedef struct { char **path; size_t count; } IoPaths; /* list of paths; path [count] and its strings are owned */
 /* Finds the files that match a name and adds them to *found, sorted by byte. A section of the name between slashes is
  * taken literally if such a file or folder exists, even if it holds *, ? or [. Any other section is a pattern of
@@ -96,6 +102,8 @@ typedef struct { char **path; size_t count; } IoPaths; /* list of paths; path [c
 void io_match(const char *name, IoPaths *found);
 void io_paths_add(IoPaths *list, const char *path);      /* adds a copy of path to the list */
 void io_paths_free(IoPaths *list);
+/* Compares two strings, such as names of files, by byte, for qsort(). */
+int ascending_texts(const void *a, const void *b);
 
 /* Opens a FILE that writes to memory: *text always holds the *bytes written so far and a NUL. The caller frees *text
  * after fclose(). Exit 71 if memory runs out, whereas open_memstream(3) would lose bytes silently (glibc 2.36). */

@@ -90,6 +90,48 @@ int thread_sleep(Thread *t, double ms) {
     return stop;
 }
 
+static void *work_when_told(void *worker) {
+    Worker *w = (Worker *)worker;
+    omp_set_num_threads(1);
+    thread_lock(&w->thread);
+    for (;;) {
+        while (!w->is_busy && !w->thread.stop) thread_wait(&w->thread);
+        if (!w->is_busy) break;
+        thread_unlock(&w->thread);
+        w->work(w->ctx);
+        thread_lock(&w->thread);
+        w->is_busy = 0;
+        thread_changed(&w->thread);
+    }
+    thread_unlock(&w->thread);
+    return NULL;
+}
+
+void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *what) {
+    w->work = work, w->ctx = ctx;
+    thread_start(&w->thread, work_when_told, w, what);
+}
+
+void worker_begin(Worker *w) {
+    thread_lock(&w->thread);
+    w->is_busy = 1;
+    thread_changed(&w->thread);
+    thread_unlock(&w->thread);
+}
+
+int worker_is_busy(Worker *w) {
+    thread_lock(&w->thread);
+    int is_busy = w->is_busy;
+    thread_unlock(&w->thread);
+    return is_busy;
+}
+
+void worker_wait(Worker *w, double ms) {
+    thread_lock(&w->thread);
+    if (w->is_busy) thread_wait_for(&w->thread, ms);
+    thread_unlock(&w->thread);
+}
+
 static void *idle(void *thread) {
     while (!thread_sleep((Thread *)thread, 1000.0)) {}
     return NULL;

@@ -70,6 +70,21 @@ int  thread_wait_for(Thread *t, double ms);    /* waits at most `ms` for a chang
  * hold the lock. */
 int  thread_sleep(Thread *t, double ms);
 
+/* A thread that calls work(ctx) once for each worker_begin. It uses one processor, because training uses the others.
+ * thread_stop() waits for the work that has begun, and ends it. */
+typedef struct {
+    Thread thread;
+    void (*work)(void *ctx);
+    void  *ctx;
+    int    is_busy;     /* 1 while the thread works; guarded by its lock */
+} Worker;
+
+/* Starts the thread of a worker, which then waits for worker_begin. what: name of the work, for messages */
+void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *what);
+void worker_begin(Worker *w);
+int  worker_is_busy(Worker *w);
+void worker_wait(Worker *w, double ms);   /* waits until the work is done, but at most `ms` milliseconds */
+
 #ifdef __cplusplus
 }
 #endif

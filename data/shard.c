@@ -461,7 +461,7 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
 
 /* The shard that this thread is reading, NULL if none. If a mapped file is cut short or its disk fails, the thread that
  * reads it gets SIGBUS. */
-static _Thread_local const Shard *reading;
+static _Thread_local const Shard *volatile reading;
 
 /* Handles SIGBUS. The signal arrives in a loop that reads a mapped file. The loop holds no lock and leaves nothing half
  * done. So fail() may end the job from here. */
@@ -651,7 +651,10 @@ const char *shard_name(const Shard *shard) { return basename(shard->path); }
 
 uint32_t shard_token(const Shard *shard, int64_t i) {
     const uint8_t *tokens = shard->map + shard->header.data_offset;
-    return shard->header.token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
+    reading = shard;
+    uint32_t token = shard->header.token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
+    reading = NULL;
+    return token;
 }
 
 /* Unmaps the memory pages of tokens [first, first + count). The next access maps them again from the system's page

@@ -456,9 +456,9 @@ static void put_token(FILE *f, const Bpe *b, int32_t id) {
 static void put_special(FILE *f, const Bpe *b, int32_t id) {
     size_t      bytes;
     const char *token = bpe_bytes(b, id, &bytes);
-    char        text[256];
-    snprintf(text, sizeof text, "%.*s", (int)(bytes < 255 ? bytes : 255), token);
+    char       *text = xstrndup(token, bytes, "a special token");
     json_print_string(f, text);
+    free(text);
 }
 
 static void put_model(FILE *f, const Bpe *b) {

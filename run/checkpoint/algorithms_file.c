@@ -135,7 +135,7 @@ static void share(Comm *comm) {
 static void collect(Comm *comm) {
     MatmulAlgorithm a;
     size_t          bytes;
-    char *all = gather_bytes(comm, matmul_algorithms.record, sizeof a * (size_t)matmul_algorithms.count, &bytes);
+    char *all = comm_gather_bytes(comm, matmul_algorithms.record, sizeof a * (size_t)matmul_algorithms.count, &bytes);
     for (size_t at = 0; at < bytes; at += sizeof a) {
         memcpy(&a, all + at, sizeof a);
         if (matmul_algorithms_find(a.key) < 0) matmul_algorithms_set(a);

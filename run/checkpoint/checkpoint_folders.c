@@ -20,18 +20,6 @@
 #define TRASH ".trash-"
 #define ASIDE ".passed-over"
 
-Path path_of(const char *fmt, ...) {
-    Path    path;
-    va_list args;
-    va_start(args, fmt);
-    int bytes = vsnprintf(path.text, sizeof path.text, fmt, args);
-    va_end(args);
-    if ((size_t)bytes >= sizeof path.text)
-        fail(EXIT_CONFIG, "the path %.200s... has %d bytes, at most %zu are allowed: choose shorter names", path.text,
-             bytes, sizeof path.text - 1);
-    return path;
-}
-
 void folder_name(char out[32], int64_t step) { snprintf(out, 32, "step_%08" PRId64, step); }
 
 /* Returns the step in a folder name that is exactly as folder_name writes it, or -1 for another name. */

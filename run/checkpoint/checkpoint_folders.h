@@ -9,10 +9,8 @@
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_FOLDERS_H
 
 #include "comm/comm.h"
+#include "core/io.h"
 #include "run/checkpoint/manifest.h"
-
-typedef struct { char text[4608]; } Path;
-Path path_of(const char *fmt, ...) PRINTF_LIKE(1, 2);    /* formats a path; exit 64 if it is too long */
 
 typedef struct {
     int64_t step;

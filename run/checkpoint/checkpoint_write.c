@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -371,65 +370,14 @@ void save_commit(Save *s) {
     put_in_place(s);
 }
 
-/* --- other ranks, and the thread ---------------------------------------------------------------------------------- */
-
-char *gather_bytes(Comm *c, const void *data, size_t bytes, size_t *total) {
-    size_t *bytes_of_rank = NULL;
-    char   *all = comm_gather(c, data, bytes, 0, &bytes_of_rank);
-    *total = 0;
-    for (int r = 0; comm_rank(c) == 0 && r < comm_size(c); r++) *total += bytes_of_rank[r];
-    free(bytes_of_rank);
-    return all;
-}
+/* --- other ranks -------------------------------------------------------------------------------------------------- */
 
 void save_gather(Save *s) {
     for (int f = FILE_MODEL; f <= FILE_OPTIMIZER; f++) { /* rank 0 alone writes the other files */
         ManifestFile *file = &s->manifest.file[f];
         size_t        bytes, each = sizeof *file->extent;
-        void         *all = gather_bytes(s->state->comm, file->extent, each * (size_t)file->extents, &bytes);
+        void         *all = comm_gather_bytes(s->state->comm, file->extent, each * (size_t)file->extents, &bytes);
         free(file->extent);
         file->extent = all, file->extents = (int64_t)(bytes / each);
     }
-}
-
-static void *work_when_told(void *worker) {
-    Worker *w = (Worker *)worker;
-    omp_set_num_threads(1);
-    thread_lock(&w->thread);
-    for (;;) {
-        while (!w->is_busy && !w->thread.stop) thread_wait(&w->thread);
-        if (!w->is_busy) break;
-        thread_unlock(&w->thread);
-        w->work(w->ctx);
-        thread_lock(&w->thread);
-        w->is_busy = 0;
-        thread_changed(&w->thread);
-    }
-    thread_unlock(&w->thread);
-    return NULL;
-}
-
-void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *what) {
-    w->work = work, w->ctx = ctx;
-    thread_start(&w->thread, work_when_told, w, what);
-}
-
-void worker_begin(Worker *w) {
-    thread_lock(&w->thread);
-    w->is_busy = 1;
-    thread_changed(&w->thread);
-    thread_unlock(&w->thread);
-}
-
-int worker_is_busy(Worker *w) {
-    thread_lock(&w->thread);
-    int is_busy = w->is_busy;
-    thread_unlock(&w->thread);
-    return is_busy;
-}
-
-void worker_wait(Worker *w, double ms) {
-    thread_lock(&w->thread);
-    if (w->is_busy) thread_wait_for(&w->thread, ms);
-    thread_unlock(&w->thread);
 }

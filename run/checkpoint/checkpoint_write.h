@@ -65,23 +65,4 @@ void save_gather(Save *s);
 void save_commit(Save *s);
 void save_drop(Save *s);                                           /* removes the folder of a failed save; rank 0 */
 
-/* Collective. Rank 0 gets the bytes of all ranks, one after another, malloc'ed, and their number. Others get NULL and
- * 0. */
-char *gather_bytes(Comm *c, const void *data, size_t bytes, size_t *total);
-
-/* A thread that calls work(ctx) once for each worker_begin. It uses one processor, because training uses the others.
- * thread_stop() waits for the work that has begun, and ends it. */
-typedef struct {
-    Thread thread;
-    void (*work)(void *ctx);
-    void  *ctx;
-    int    is_busy;     /* 1 while the thread works; guarded by its lock */
-} Worker;
-
-/* Starts the thread of a worker, which then waits for worker_begin. what: name of the work, for messages */
-void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *what);
-void worker_begin(Worker *w);
-int  worker_is_busy(Worker *w);
-void worker_wait(Worker *w, double ms);   /* waits until the work is done, but at most `ms` milliseconds */
-
 #endif

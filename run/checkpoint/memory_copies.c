@@ -503,7 +503,7 @@ static void look(Rescue *r) {
             look_at(r, files.path[i], damaged);
     io_paths_free(&files);
     fclose(damaged);
-    char *all = gather_bytes(r->comm, text, bytes, &count);
+    char *all = comm_gather_bytes(r->comm, text, bytes, &count);
     for (char *at = all, *end; all && at < all + count; at = end + 1) {
         end = (char *)memchr(at, '\n', (size_t)(all + count - at));
         warn("%.*s", (int)(end - at), at);
@@ -528,7 +528,7 @@ static void gather_offers(Rescue *r) {
         const Manifest *m = &r->found[i].copy.manifest;
         mine[i] = (Offer){m->step, m->session, m->rank, m->ranks, comm_rank(r->comm), i};
     }
-    r->offer = (Offer *)(void *)gather_bytes(r->comm, mine, sizeof *mine * (size_t)r->count, &bytes);
+    r->offer = (Offer *)(void *)comm_gather_bytes(r->comm, mine, sizeof *mine * (size_t)r->count, &bytes);
     r->offers = (int)(bytes / sizeof *r->offer);
     free(mine);
     if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);

@@ -20,12 +20,6 @@
 
 enum { QUOTED = 128, PATH = JSON_PATH_BYTES + 32 };
 
-Given *config_given(ConfigLoad *load, const char *key) {
-    const Option *o = option_find(key);
-    CHECK(o, "no option is called %s", key);
-    return &load->given[o - OPTIONS];
-}
-
 static int takes_text(const Option *o) {
     return o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES;
 }

@@ -3,6 +3,7 @@
 #ifndef TRAIN_GPT_RUN_CONFIG_CONFIG_LOAD_H
 #define TRAIN_GPT_RUN_CONFIG_CONFIG_LOAD_H
 
+#include "core/error.h"
 #include "run/config/config.h"
 #include "run/config/faults.h"
 #include "run/config/options.h"
@@ -21,7 +22,12 @@ typedef struct {
     int     is_elsewhere; /* 1 if the config is for another machine and build */
 } ConfigLoad;
 
-Given *config_given(ConfigLoad *load, const char *key);
+/* Returns the state of the option with this key. */
+static inline Given *config_given(ConfigLoad *load, const char *key) {
+    const Option *o = option_find(key);
+    CHECK(o, "no option is called %s", key);
+    return &load->given[o - OPTIONS];
+}
 
 /* Checks all rules between options. Every option must be set. ranks 0: the number of ranks is not known. */
 void config_rules(ConfigLoad *load, int ranks);

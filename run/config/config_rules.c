@@ -26,29 +26,36 @@ static int is_usable(ConfigLoad *load, Keys keys) {
     return 1;
 }
 
-/* Returns a text, malloc'ed. A key in braces stands for the key and its value: "{run.steps} is too large" becomes
- * "run.steps = 600 is too large". The value must be a number, a flag or one of the words of the option. */
-static char *sentence(const Config *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static char *sentence(const Config *c, const char *fmt, ...) {
-    char    key[64], *filled, *text;
-    size_t  bytes;
-    va_list args;
-    FILE   *out = memory_file_open(&filled, &bytes);
-    while (*fmt) {
-        size_t plain = strcspn(fmt, "{");
-        fwrite(fmt, 1, plain, out);
-        fmt += plain;
-        if (!*fmt) break;
-        int length = (int)strcspn(fmt, "}") - 1;
-        snprintf(key, sizeof key, "%.*s", length, fmt + 1);
+/* Returns a copy of the text, malloc'ed, in which a key in braces is replaced by the key and its value: "{run.steps} is
+ * too large" becomes "run.steps = 600 is too large". The value must be a number, a flag or one of the words of the
+ * option. */
+static char *with_values(const Config *c, const char *text) {
+    char   key[64], *filled;
+    size_t bytes;
+    FILE  *out = memory_file_open(&filled, &bytes);
+    while (*text) {
+        size_t plain = strcspn(text, "{");
+        fwrite(text, 1, plain, out);
+        text += plain;
+        if (!*text) break;
+        int length = (int)strcspn(text, "}") - 1;
+        snprintf(key, sizeof key, "%.*s", length, text + 1);
         cJSON *value = option_to_json(option_find(key), c);
         char  *shown = cJSON_PrintUnformatted(value);
         fprintf(out, "%s = %s", key, shown);
         free(shown);
         cJSON_Delete(value);
-        fmt += length + 2;
+        text += length + 2;
     }
     fclose(out);
+    return filled;
+}
+
+/* Returns a text as asprintf(3) would write it, malloc'ed. The format may hold keys in braces, as for with_values(). */
+static char *sentence(const Config *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static char *sentence(const Config *c, const char *fmt, ...) {
+    char   *filled = with_values(c, fmt), *text;
+    va_list args;
     va_start(args, fmt);
     if (vasprintf(&text, filled, args) < 0) fail(EXIT_MEMORY, "no memory for a message about the config; free memory "
                                                  "on this host");
@@ -526,7 +533,7 @@ typedef struct {
     /* keys of two settings that exclude each other; the rule is skipped if one is faulty; with may be NULL */
     const char *key, *with;
     int         when;       /* 1 if the config has both settings, so that a fault is reported */
-    const char *says;       /* message: why the settings exclude each other, and what to set; see sentence() */
+    const char *says;       /* message: why the settings exclude each other, and what to set; see with_values() */
     int         is_of_grid; /* 1 if a change of parallel.* or memory.* can cause the conflict (config_check_changed) */
 } Pair;
 
@@ -623,7 +630,7 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const Pair *p = &pairs[i];
         if (!p->when || (load ? !is_usable(load, KEYS(p->key, p->with)) : !p->is_of_grid)) continue;
-        char *text = sentence(c, p->says);
+        char *text = with_values(c, p->says);
         if (!load) return text;
         add_fault(load, KEYS(p->key, p->with), text);
     }

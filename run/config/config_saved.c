@@ -64,6 +64,31 @@ int config_is_saved(const char *text, size_t bytes) {
     return is_object && others == 0 && count >= FIRST_VERSION_OPTIONS;
 }
 
+char *config_blend(const cJSON *config) {
+    const cJSON *train = config_value(config, "data.train");
+    const char  *path[BLEND_SHARES];
+    char        *text = NULL, shown[SHOWN_BYTES];
+    size_t       bytes = 0;
+    int          count = 0;
+    FILE        *out = memory_file_open(&text, &bytes);
+    if (!cJSON_IsArray(train) || !cJSON_IsObject(train->child)) fputs("no blend", out);
+    else
+        for (const cJSON *entry = train->child; entry; entry = entry->next) {
+            const cJSON *until = json_member(entry, "until_tokens"), *weight = json_member(entry, "weight");
+            const cJSON *name = json_member(entry, "path");
+            int          source = -1; /* index of the entry's path among the different paths of the blend */
+            if (count < BLEND_SHARES) {
+                path[count++] = cJSON_IsString(name) ? name->valuestring : "";
+                source = blend_source(path, count - 1);
+            }
+            fprintf(out, "%s%s of source %d", entry == train->child ? "" : ", ",
+                    weight ? value_text(weight, shown) : "nothing", source);
+            if (until) fprintf(out, " until %s", value_text(until, shown));
+        }
+    fclose(out);
+    return text;
+}
+
 /* Returns a hash of the options. Leaves out the paths of data, weights and run folder, which may differ between
  * hosts. */
 uint64_t config_fingerprint(const Config *config) {

@@ -475,8 +475,6 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
 static const double SUM_SLACK = 1e-5; /* error that the sum of weights may have: thirds with five digits sum to
                                        * 0.99999 */
 
-static int is_blend(const cJSON *value) { return cJSON_IsArray(value) && cJSON_IsObject(value->child); }
-
 static int refuse_member(OptionFault *fault, const char *key, const char *name, const char *allowed, const cJSON *got) {
     char shown[SHOWN_BYTES];
     if (!got) return refuse(fault, "%s lacks \"%s\": %s", key, name, allowed);
@@ -587,31 +585,6 @@ int sources_check(const char *key, const StringList *list, OptionFault *fault) {
     return 1;
 }
 
-char *config_blend(const cJSON *config) {
-    const cJSON *train = config_value(config, "data.train");
-    const char  *path[BLEND_SHARES];
-    char        *text = NULL, shown[SHOWN_BYTES];
-    size_t       bytes = 0;
-    int          count = 0;
-    FILE        *out = memory_file_open(&text, &bytes);
-    if (!is_blend(train)) fputs("no blend", out);
-    else
-        for (const cJSON *entry = train->child; entry; entry = entry->next) {
-            const cJSON *until = json_member(entry, "until_tokens"), *weight = json_member(entry, "weight");
-            const cJSON *name = json_member(entry, "path");
-            int          source = -1; /* index of the entry's path among the different paths of the blend */
-            if (count < BLEND_SHARES) {
-                path[count++] = cJSON_IsString(name) ? name->valuestring : "";
-                source = blend_source(path, count - 1);
-            }
-            fprintf(out, "%s%s of source %d", entry == train->child ? "" : ", ",
-                    weight ? value_text(weight, shown) : "nothing", source);
-            if (until) fprintf(out, " until %s", value_text(until, shown));
-        }
-    fclose(out);
-    return text;
-}
-
 /* --- any value ---------------------------------------------------------------------------------------------------- */
 
 static int in_range(const Option *o, double v) {
@@ -648,7 +621,7 @@ int option_set(const Option *o, Config *config, const cJSON *value, OptionFault 
         *(double *)field = number;
         return 1;
     case OPTION_SOURCES:
-        if (is_blend(value)) return set_sources(o, config, value, field, fault);
+        if (cJSON_IsArray(value) && cJSON_IsObject(value->child)) return set_sources(o, config, value, field, fault);
         /* fall through */
     case OPTION_LIST:
         return set_list(o, config, value, field, fault);

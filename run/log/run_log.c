@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "run/checkpoint/checkpoint_folders.h"
 
 /* --- a line ------------------------------------------------------------------------------------------------------- */
 

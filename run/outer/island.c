@@ -8,7 +8,6 @@
 
 #include "core/thread.h"
 #include "core/error.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/requests.h"
 #include "run/outer/island_link.h"
 #include "run/outer/rule.h"

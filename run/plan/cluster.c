@@ -16,7 +16,6 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "model/precision.h"
-#include "run/checkpoint/checkpoint_folders.h"
 
 /* --- the keys of a file ------------------------------------------------------------------------------------------- */
 

@@ -13,7 +13,6 @@
 #include "data/loader.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/outer/island.h"
 #include "run/outer/rule.h"

@@ -18,7 +18,6 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/terminal.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/config/config.h"
 #include "run/guard/lock.h"
 #include "run/log/picture.h"

@@ -7,8 +7,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +15,8 @@
 #include <unistd.h>
 
 #include "core/io.h"
+
+#include <cmocka.h>
 
 enum { PATH_CHARS = 256 };
 

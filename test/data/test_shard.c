@@ -172,7 +172,7 @@ static void wide_text_is_told_from_tokens(void **state) {
 static void other_widths_are_refused_with_their_size(void **state) {
     (void)state;
     enum { N = 1000 };
-    uint32_t four[N + 1];
+    uint32_t four[N + 1] = {0};
     uint64_t eight[N];
     float    floats[N];
     for (uint32_t i = 0; i < N; i++) four[i] = eight[i] = i * 2654435761u % 50257, floats[i] = (float)four[i];

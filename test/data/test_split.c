@@ -308,18 +308,28 @@ static void run_away(const void *pattern) {
     split_text(split_of((const char *)pattern, SPLIT_REMOVED, 0, SPLIT_BY_CONSTRUCTS), text, BYTES, SPLIT_END, put,
                NULL);
 }
-static void patterns_that_run_away_end(void **state) {
+static void patterns_that_backtrack_end(void **state) {
     (void)state;
     assert_ends(EXIT_DATA, run_away, "(a+)+b", "t.json: the pattern \"(a+)+b\" backtracks without end at byte 0 of the text", NULL);
-    assert_ends(EXIT_DATA, run_away, "(?:[^z]*+y|a)*+c|.", "backtracks without end at byte 0",
-                NULL); /* the pattern needs no backtracking, so only a limit of time can end it */
+}
+/* A pattern that needs no backtracking, so only a limit of time can end it. libc runs the function of the timer in a
+ * thread that ThreadSanitizer does not know, and its code fails there. */
+static void patterns_that_take_long_end(void **state) {
+    (void)state;
+#if defined __has_feature
+#if __has_feature(thread_sanitizer)
+    skip();
+#endif
+#endif
+    assert_ends(EXIT_DATA, run_away, "(?:[^z]*+y|a)*+c|.", "backtracks without end at byte 0", NULL);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(behaviors_are_those_of_hugging_face), cmocka_unit_test(other_bytes_are_pieces),
         cmocka_unit_test(constructs_choose_the_engine),        cmocka_unit_test(engines_and_parts_agree),
-        cmocka_unit_test(no_piece_is_cut),                     cmocka_unit_test(patterns_that_run_away_end),
+        cmocka_unit_test(no_piece_is_cut),                     cmocka_unit_test(patterns_that_backtrack_end),
+        cmocka_unit_test(patterns_that_take_long_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
