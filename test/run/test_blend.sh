@@ -46,8 +46,8 @@ expect "an empty source, 65" exits 65 'the source "none/train_\*.bin" is too sho
     small run.dir=bad "data.train=[$(source_of data 0.7), $(source_of none 0.3)]"
 expect "a missing source, 65" exits 65 '"gone/train_\*.bin" names no file' small run.dir=bad "data.train=[$(source_of data 0.7), $(source_of gone 0.3)]"
 
-# One island (training job of a server) alone trains on the samples in their global order, so its counts equal those of
-# an ordinary run.
+# A single island (a job that trains through a server) gets the samples in their global order, so its token counts of
+# the sources equal those of an ordinary run.
 outer() { echo "outer.server=127.0.0.1:$PORT outer.every=4 eval.every=0"; }
 "$TRAIN" serve tiny.json run.dir=served $(outer) "$blend" > served.out 2>&1 & server=$!
 says served.out '^serving '

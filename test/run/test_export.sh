@@ -47,7 +47,7 @@ def tensors(folder):
         assert header.pop("__metadata__") == {"format": "pt"}
         found.update({name: (t["dtype"], t["shape"], data[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]) for name, t in header.items()})
     return found
-def bf16(bits):  # returns the nearest bf16 value; at a tie the one that is even
+def bf16(bits):  # returns the nearest bf16 value of the bits of an fp32 number; at a tie the one whose last bit is 0
     low, rest = bits >> 16, bits & 0xffff
     return low + (rest > 0x8000 or (rest == 0x8000 and low & 1))
 def words(data, code): return struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data)

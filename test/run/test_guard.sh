@@ -18,8 +18,8 @@ told_of_corruption() {
 run_on() { local n=$1; shift; if [ "$n" -eq 1 ]; then train "$@"; else train_ranks "$n" "$@"; fi; }
 
 for n in 1 3; do
-    # The fault occurs in one computation only. All ranks notice it and compute the step again, so the weights are those
-    # of a run without it.
+    # The gradients of a step are wrong only the first time that it is computed. All ranks notice this and compute the
+    # step again. The weights equal those of a run without the fault.
     last=$((n - 1))
     run_on $n run.dir="$WORK/whole$n" > /dev/null
     for word in nan $([ $n -eq 1 ] && echo inf || echo lone); do
@@ -30,8 +30,8 @@ for n in 1 3; do
         expect "$n ranks, $word once: a warning names the rank" said "warning: step 5: .*gradient norm -?(nan|inf);.*corruption$who"
     done
 
-    # The fault occurs again when the step is repeated. By default the run then stops, and its checkpoints are from
-    # earlier steps.
+    # The gradients of a step are wrong again when it is repeated. By default the run then ends. It leaves only
+    # checkpoints of earlier steps.
     rm -rf "$WORK/run"
     TRAIN_GPT_FAIL="guard.gradient@9+:nan,rank=$last" expect "$n ranks: stop is exit 76" \
         exits 76 "^train_gpt: step 9: loss [0-9.]+, gradient norm -?nan: .*, twice .*; rank $last \(.*\); .* step 8 " \

@@ -19,13 +19,14 @@ allocations() {
     cat "$WORK/places"
 }
 places() { sort -u <<< "$1" | wc -l; }
-# drawn: picks one of the allocations of each place at random, for every EVERY-th place, and prints its number.
+# drawn PLACES: PLACES lists the place in the program of each allocation. Takes every EVERY-th place, picks one of its
+# allocations at random, and prints the number of that allocation.
 drawn() {
     awk -v every="$every" -v seed="$RANDOM" 'BEGIN { srand(seed); skip = int(rand() * every) } { if (!n[$1]++) place[++places] = $1; if (rand() * n[$1] < 1) at[$1] = NR }
         END { for (i = 1 + skip; i <= places; i += every) print at[place[i]] }' <<< "$1"
 }
 # without N COMMAND...: runs the command while its Nth allocation fails. It must end with 71 and a message about memory;
-# 74 is allowed if only the last checkpoint is lost. It may also end like the whole run without that memory. Then
+# 74 is allowed if only the last checkpoint is lost. It may also do without that memory and end like the whole run; then
 # GOT_THROUGH=1.
 without() {
     local n=$1; shift

@@ -37,9 +37,9 @@ expect "without it the run goes on" told train run.dir="$WORK/part"
 expect "with the rates and weights of one that did not stop" same_weights "$WORK/part" "$WORK/whole" step_00000012
 expect "  and not a word of changed rates" eval '! said "learning rate"'
 
-# A resume with a changed key is refused with the override that allows the change. The override is then used. Keys that
-# are allowed already stay allowed. goes_on NAME WORDS...: checks that the run is refused with 64 and, with the printed
-# override, does its next step.
+# A resume with a changed key is refused, and the message has the override that allows the change. goes_on NAME
+# WORDS...: checks that the run is refused with 64, and does its next step with that override. Keys that are allowed
+# already stay allowed.
 goes_on() {
     local name=$1 cure; shift
     cp -r "$WORK/changed" "$WORK/$name"

@@ -86,7 +86,7 @@ rm "$WORK/odd/trial_0000/trial.json"; mkfifo "$WORK/odd/trial_0000/trial.json"
 expect "a FIFO in place of a file" exits 74 "trial.json: not a regular file" trial
 cat > "$WORK/scribbles" <<'SH'
 #!/bin/bash
-# The stand-in for the program trains, then appends lines in another format to the log: one of 3 MB, and a last one that
+# A launch command that trains and then appends other lines to the log: invalid ones, one of 3 MB, and a last one that
 # is cut.
 "$@"; status=$?
 { printf '[1]\nnull\n"x"\n\xff\n{"kind":["eval"],"step":1}\n{"kind":"eval","step":"9","loss":1}\n{"kind":"eval","step":9,"loss":"1"}\n'
@@ -97,7 +97,8 @@ SH
 chmod +x "$WORK/scribbles"; rm -rf "$WORK/odd"
 expect "lines of another shape count for nothing" eval 'trial --launch "$WORK/scribbles" > /dev/null && diff "$WORK/odd/table.txt" "$WORK/good/table.txt"'
 if unshare -m mount -t tmpfs none "$WORK/theirs" 2> /dev/null; then
-    # The disk has space for the sweep's own files, but not for a checkpoint. Later it has.
+    # small COMMAND...: runs the command on a disk with space for the sweep's own files but not for a checkpoint, and
+    # then again with enough space.
     small() { unshare -m bash -c 'mount -t tmpfs -o size=60k none "$0" && { "$@"; status=$?; mount -o remount,size=9m "$0"; "$@" > /dev/null; echo "again: $?" >&2; exit $status; }' "$WORK/theirs" "$@"; }
     expect "a full disk" exits 74 "No space left on device.*the same command goes on" small "${SWEEP[@]}" -n 2 --out "$WORK/theirs/full"
     expect "no trial failed of it" grep -q "^again: 0" "$WORK/err"
@@ -116,8 +117,8 @@ expect "stopped before it began" eval "[ $? = 75 ] && ! grep -q Traceback '$WORK
 space "{$RATES, \"optimizer.grad_clip\": {\"choices\": [0, 1]}}"
 cat > "$WORK/moody" <<SH
 #!/bin/bash
-# The stand-in runs the program, but trials 1 and 2 have faults: missing data, and exits with 77 and 75 before they
-# train.
+# A launch command under which some trials fail: 1 lacks its data, 2 ends with 77 and then 75 before it trains, 3 is
+# killed.
 case "\$*" in
 *check*) ;;
 *trial_0001*) exec "$TRAIN" "\$@" data.train=$WORK/none ;;

@@ -38,8 +38,8 @@ expect "and it prints their number" grep -q 'replaced [0-9]* shards* .*, removed
 cp -r "$OUT" "$WORK/mixed"; echo "my text" > "$WORK/mixed/train_000007.bin"; cat "$WORK"/mixed/*.bin > "$WORK/before"
 expect "a file that no tokenize made is in the way" exits 64 "train_000007.bin .*in the way" tokenize "$text" out="$WORK/mixed" val=0
 cat "$WORK"/mixed/*.bin > "$WORK/after"; expect "and nothing there is touched" cmp "$WORK/before" "$WORK/after"
-# others NAME REASON: checks that tokenize into $WORK/others is refused and changes nothing there, and that the folder
-# which the message proposes works
+# others NAME REASON: checks that `tokenize out=$WORK/others` is refused for REASON and changes nothing there. The
+# message proposes another folder, and that one works.
 others() {
     local before; before=$(state "$WORK/others")
     expect "$1" exits 64 "others.* is in the way: $2.*; take another folder, out=$WORK/others-2, or move it away" tokenize "$text" out="$WORK/others" val=0
@@ -70,8 +70,8 @@ tokenize "$text" out="$WORK/default" > /dev/null
 held=$((size / 100))
 expect "a pipe is held out like a file" cmp "$WORK/piped/val_000000.bin" "$WORK/default/val_000000.bin"
 expect "1 % by default" [ "$(header "$WORK/default/val_000000.bin")" = " 20240520 1 $held" ]
-# interrupted NAME SIGNAL BEGUN COMMAND...: sends SIGNAL once the file BEGUN exists. The command must end with 75 and
-# leave no files.
+# interrupted NAME SIGNAL BEGUN COMMAND...: runs the command and sends it SIGNAL as soon as the file BEGUN exists. It
+# must end with 75 and leave no files.
 interrupted() {
     local name=$1 signal=$2 begun=$3 before; shift 3; before=$(state "$OUT")
     ("$@" > "$WORK/out" 2> "$WORK/err") & job=$!

@@ -97,8 +97,8 @@ says "no such config" 64 '^none.json: error: cannot read' "$TRAIN" none.json
 printed_by_ranks() { run_ranks 3 "$TRAIN" check good.json 2> /dev/null | grep -c ': ok'; }
 says "under mpirun a verb prints once" 0 '^1$' printed_by_ranks
 says "and says that the other ranks have nothing to do" 0 'check is done once, by rank 0; the other 2 processes' run_ranks 3 "$TRAIN" check good.json
-# Under srun each task runs its own subcommand, because it may have its own arguments, as in srun bash -c './train_gpt
-# tokenize part_$SLURM_PROCID.txt ...'.
+# Under srun each task is a separate command, not a rank of one job, because it may have its own arguments, as in srun
+# bash -c './train_gpt tokenize part_$SLURM_PROCID.txt ...'.
 for task in 0 1 2; do
     echo "part $task" > "part_$task.txt"
     says "task $task of srun does its own verb" 0 ' bytes of text' env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=$task SLURM_STEP_NUM_TASKS=3 "$TRAIN" tokenize "part_$task.txt" out="prepared_$task" val=0

@@ -25,7 +25,7 @@ while [ "$killed" -lt "$kills" ]; do
     before=$(newest)
     rm -f "$WORK/out"
     ( start "$run" ) > "$WORK/out" 2> "$WORK/err" & job=$!
-    # Waits for the first step, because the output then shows from where the run started.
+    # Waits until the first step is printed: by then the output also says at which step the run started.
     while kill -0 $job 2> /dev/null && ! grep -qs "^step *[0-9]*/" "$WORK/out"; do sleep 0.02; done
     sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.4 }')"
     struck=no; kill -9 $(pgrep -f "$WORK/tiny.json") 2> /dev/null && struck=yes # mpirun, too: with all of its ranks gone at once it may wait forever

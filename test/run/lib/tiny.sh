@@ -37,7 +37,7 @@ awk 'BEGIN { srand(7); split("the quick brown fox jumps over a lazy dog while ra
              for (i = 0; i < 8000; i++) printf "%s%s", w[1 + int((i * 7 + int(i / 5) * 3) % 20)], i % 11 == 10 ? ".\n" : " " }' > "$WORK/text.txt"
 "$TRAIN" tokenize "$WORK/text.txt" out="$WORK/data" val=0.1 > /dev/null || { echo "not ok tokenize"; exit 1; }
 
-# Odd sizes: head size 14, 40 positions. A step has 12 samples, so 1, 2, 3 and 4 ranks divide it.
+# The sizes are odd: heads of 14, 40 positions. A step has 12 samples, which 1, 2, 3 and 4 ranks can divide.
 cat > "$WORK/tiny.json" <<JSON
 { "run": {"steps": 12, "dir": "$WORK/run"},
   "model": {"n_layer": 2, "n_head": 3, "n_embd": 42, "n_positions": 40, "vocab_size": 256},

@@ -101,9 +101,9 @@ static void free_links_leave_the_operations(void **state) {
     }
 }
 
-/* Checks the bytes sent along the tensor axis. For t tensor ranks, L layers, M micro-batches of N tokens, C channels and
- * A bytes an element, the blocks send 10 L M (t-1)/t N C A. Embedding and head send 2 M (t-1)/t N C A each. The sums of
- * the softmax send 24 M (t-1)/t N. docs/parallel-inside.md derives these. */
+/* Checks the bytes sent along the tensor axis. For t tensor ranks, L layers, M micro-batches of N tokens, C channels
+ * and A bytes an element, the blocks send 10 L M (t-1)/t N C A. Embedding and head send 2 M (t-1)/t N C A each. The
+ * sums of the softmax send 24 M (t-1)/t N. docs/parallel-inside.md derives these. */
 static void tensor_collectives_block(void **state) {
     (void)state;
     Config    c = config_of(2, 1, 1, 1, 1, 1);
