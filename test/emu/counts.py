@@ -13,8 +13,8 @@ import os
 import sys
 
 COLUMNS = {"kernel": ["conflicts", "again"], "operation": ["traffic"]}
-# Factor by which a kernel's or operation's ratio may grow over the table's. Ratios are over sums of all shapes of a
-# test, so a new case changes them too.
+# A kernel or operation is reported as worse if one of its ratios is more than this factor above the table's. Ratios are
+# over sums of all shapes that the tests use, so a new test case changes them too.
 WORSE = 1.1
 
 
@@ -28,11 +28,11 @@ def counted(path):
     rows = {}
     for (what, name), n in sums.items():
         if name.startswith("cublas") or name in ("matmul", "matmul, set", "matmul, added"):
-            continue  # the kernel belongs to a library; the emulator's replacement shows nothing about it
+            continue  # a kernel of a library: the emulator's replacement shows nothing about the real one
         if what == "kernel":
             _, passes, least, asked, moved = n
             rows[what, name] = [passes / least if least else 1.0, asked / moved if moved else 1.0]
-        elif n[2] and n[1]:  # lines without bytes are left out: a fill runs no kernel in the emulator
+        elif n[2] and n[1]:  # an operation without bytes, such as a fill, which runs no kernel in the emulator, is left out
             rows[what, name] = [n[2] / n[1]]
     return rows
 

@@ -80,8 +80,8 @@ ncclResult_t connect_peer(ncclComm_t comm, int peer) {
     return result;
 }
 
-/* Does the work of a call. On a blocking communicator it is done now, on another one when ncclCommGetAsyncError asks
- * for the state. work() may return ncclInProgress; then it is called again. */
+/* Does the work of a call of NCCL. On a blocking communicator it is done now. On a non-blocking one it is done when
+ * ncclCommGetAsyncError asks for the state. If work() returns ncclInProgress, it is called again. */
 ncclResult_t later(ncclComm_t comm, std::function<ncclResult_t()> work) {
     comm->pending = std::move(work);
     comm->state = ncclInProgress;

@@ -69,7 +69,8 @@ static uint32_t clock_of(uint64_t s) { return s >> 1 & 0x1ffff; }
 static bool     is_atomic(uint64_t s) { return s & 1; }
 static bool     same_thread(uint64_t a, uint64_t b) { return a >> 18 == b >> 18; }
 
-/* Returns whether the access stamped `earlier` is ordered before what the thread of stamp `me` does now. */
+/* Returns whether the access with the stamp `earlier` is ordered before what the thread with the stamp `me` does now,
+ * so that there is no race. */
 [[gnu::always_inline]] static inline bool ordered(uint64_t earlier, uint64_t me) {
     uint64_t differs = earlier ^ me;
     if (launch_of(differs)) return true;
@@ -101,7 +102,7 @@ void race_new_block() {
         race.shared = (Cell *)aligned_alloc(64, ARENA_BYTES / 2 * MAX_CLUSTER * sizeof(Cell));
         std::fill_n(race.shared, ARENA_BYTES / 2 * MAX_CLUSTER, Cell{});
     }
-    /* clears the cells that the last blocks used; all others are already clear */
+    /* clears the cells of shared memory that the previous blocks used; all others are already clear */
     for (int r = 0; r < MAX_CLUSTER; r++) {
         size_t used = engine.blocks[r].arena_used;
         if (used) std::fill_n(race.shared + ARENA_BYTES / 2 * (size_t)r, used / 2 + 1, Cell{});
@@ -267,8 +268,8 @@ static bool handed_over(uint64_t read, uint64_t me) {
            (reader == thread_of(me) || *fence <= race.told[thread_of(me) / WARP_LANES][reader / WARP_LANES]);
 }
 
-/* Notes that a thread, or TMA for a thread, writes n cells of shared memory from cell `first` on. Reports a missing
- * proxy fence. */
+/* Notes that n cells of shared memory, from cell `first` on, are written by a thread, or by TMA for a thread. Reports a
+ * missing proxy fence. */
 static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int thread, uint64_t me) {
     uint32_t fences = (uint32_t)race.fences[thread].size();
     for (size_t i = first; i < first + n; i++) {
@@ -282,8 +283,8 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
     }
 }
 
-/* Checks an access of kind `kind` for races. Inlined into each hook, where size and kind are constants, because half of
- * a kernel's time is spent here. */
+/* Checks an access for races. It is inlined into each hook, where size and kind are constants, because half of a
+ * kernel's time is spent here. */
 [[gnu::always_inline]] static inline void check(const void *pointer, size_t n, Access kind, uint32_t at, int thread,
                                                 uint32_t clock) {
     const char  *p = (const char *)pointer;
