@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-SIZES = {  # by name: layers, heads, width, and micro-batches to try, the largest first
+SIZES = {  # by name of a model: layers, heads, width, and sizes of micro-batches to try, the largest first
     "124m": (12, 12, 768, "64,32"), "355m": (24, 16, 1024, "48,32,16"), "774m": (36, 20, 1280, "24,16,8"), "1558m": (48, 25, 1600, "16,8,4"),
     "tiny": (2, 2, 64, "4,2")}
 T, VOCABULARY, PADDED = 1024, 50257, 50304
@@ -42,7 +42,7 @@ class Block(nn.Module):
         q, k, v = (part.view(b, t, self.heads, c // self.heads).transpose(1, 2) for part in self.c_attn(x).split(c, dim=2))
         if hasattr(F, "scaled_dot_product_attention"):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:  # PyTorch before 2.0 cannot compile; it serves only to try this script
+        else:  # PyTorch before 2.0 cannot compile models; with it this script can only be tried
             mask = torch.full((t, t), -math.inf, device=x.device).triu(1)
             y = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(c // self.heads) + mask, -1).to(v.dtype) @ v
         return self.attn_proj(y.transpose(1, 2).reshape(b, t, c))
@@ -126,7 +126,7 @@ def search(options):
             if best and (time.monotonic() > end or slower):
                 break
             if attention != options.attention.split(",")[0] and batch != best[1]:
-                continue  # other kinds of attention are measured only at the micro-batch that was best
+                continue  # kinds of attention after the first try only the size that was best
             failure = ""
             try:
                 ms, memory = measure(options, batch, attention)

@@ -37,8 +37,8 @@ def space():
     return draw.choice(["", "", " ", "\n", "\u00a0 "])
 
 
-# Contexts end in white space, are empty, or are longer than the model's 40 positions. lm-eval inserts the delimiter
-# itself.
+# Questions for the test: contexts that end in white space, are empty, or are longer than the model's 40 positions.
+# lm-eval inserts the delimiter between context and choice itself.
 choices = [{"context": text(0 if i % 9 == 0 else 1, 14) + space() * (i % 9 != 0), "choices": [text(1, 3) for _ in range(4)], "gold": draw.randrange(4),
             "delimiter": " "} for i in range(150)]
 plain = [{key: value for key, value in item.items() if key != "delimiter"} for item in choices]

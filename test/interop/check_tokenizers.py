@@ -192,8 +192,9 @@ for name, parts in {"text": [regex("a", kind="String")], "text_of_several": [reg
                     "three": [regex(r"\p{N}{1,3}"), regex("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"), regex(DEEPSEEK)], "two_engines": [regex(r"\w+"), regex(GPT2)]}.items():
     folder, t = tokenizer_of("parts", parts)
     compare("pre-tokenizers, " + name, folder, list(hard_texts(r"\p{N}\p{L}\s", 10000, words=("a", "ab", ".*\\", "123", "\u4e00", " "))), lambda s: t.encode(s).ids)
-# Compares texts with added tokens that overlap, before and after normalization. Hugging Face normalizes by an older
-# version of Unicode. Characters that it does not know are left out of the comparison, alone or between two marks.
+# Compares texts with overlapping added tokens, before and after Unicode normalization. Hugging Face normalizes by an
+# older version of Unicode than Python's. Characters that it does not know, alone or between two marks, are left out of
+# the comparison.
 OLDER = {c for c in ASSIGNED for form in ("NFC", "NFKD") if getattr(normalizers, form)().normalize_str(c) != unicodedata.normalize(form, c)}
 OLDER |= {c for c in ASSIGNED if unicodedata.combining(c) and normalizers.NFD().normalize_str("\u0345" + c + "\u0334") != unicodedata.normalize("NFD", "\u0345" + c + "\u0334")}
 print("%s %d characters are left out of normal forms" % ("not ok" if len(OLDER) > 600 else "ok", len(OLDER)))

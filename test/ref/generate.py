@@ -78,7 +78,7 @@ def op_records():
     y.backward(dy)
     inputs("linear", x=x, w=weight, b=bias, dy=dy)
     results("linear", y=y, dx=x.grad, dw=weight.grad, db=bias.grad, gelu=F.gelu(y, approximate="tanh"))
-    # The second half of an MLP, whose input is x = gelu(pre).
+    # The second product of an MLP, whose input is x = gelu(pre); its backward continues to pre.
     pre, weight, bias = leaf(exact(N, K)), leaf(exact(K, M)), leaf(exact(M))
     x = F.gelu(pre, approximate="tanh").float().double()  # as an fp32 program stores it
     y = F.gelu(pre, approximate="tanh") @ weight + bias
@@ -261,7 +261,7 @@ def document_records():
         for cut in cuts:
             starts[b, cut:] = cut
     position, document = torch.arange(T), starts
-    # [sequence, query, key]: true if the query sees the key
+    # [sequence, query, key]: true if the query may attend to the key
     seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])
     qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, H * D)
     q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in qkv.split([H * D, KEYS * D, KEYS * D], 1))
@@ -284,7 +284,7 @@ def document_records():
 L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # sizes of the model in gpt.rec
 GRID = 4, 4, 32, 389, 256, 8, 20  # sizes of the model in grid.rec, which ranks of every axis can divide
 WARMUP, LR, FINAL, DECAY, CLIP = 5, 1e-3, 0.1, 0.1, 1.0
-SCORES, LOGITS = 1.0, 1.0  # factors of attention's scores and of the logits, in mup_records
+SCORES, LOGITS = 1.0, 1.0  # factors of attention's scores and of the logits; only mup_records sets others
 
 
 def shapes():
@@ -344,7 +344,7 @@ def initial_records(w, shapes):
     p = {name: leaf(initial(name, shape)) for name, shape in shapes()}
     for name, t in p.items():
         w.put("init." + name, t, "float32")
-    tokens = (torch.rand(STEPS, B, T + 1) ** 3 * V).long()  # low ids are frequent, as in a text
+    tokens = (torch.rand(STEPS, B, T + 1) ** 3 * V).long()  # low token ids are more frequent, as in a real text
     w.put("tokens", tokens, "int32")
     return p, tokens
 
@@ -402,7 +402,7 @@ def final_records(w, p, name, numbers):
 # KEYS: heads of keys and values; INNER: width of the MLP; SCALING of positions: factor, low, high, original positions
 KEYS, INNER, EPS, THETA, SCALING = 2, 92, 1e-5, 10000.0, (8.0, 1.0, 4.0, 64)
 LLAMA = 2, 4, 48, 389, 40, 4, 20
-HEAD, HEAD_NORMS = 12, False  # head size and whether heads have norms; as_qwen3 changes both
+HEAD, HEAD_NORMS = 12, False  # head size; whether each head of queries and keys has a norm. as_qwen3 changes both.
 
 
 def as_qwen3():
@@ -600,7 +600,7 @@ def mup_records(name, before, tokens, model_loss):
     """The paper's form (arXiv:2203.03466, table 8): factors of scores and logits, a group of AdamW for each rate. The program has them
     in the weights instead: sizes, powers of two. Its first values are those of `before` times them, its eps is of its own gradients."""
     global SCORES, LOGITS
-    m, b = 2.0, 2.0  # m: width over the base's width; b: (head of the base / head)^(1/4)
+    m, b = 2.0, 2.0  # m: the model's width over the base's; b: (head size of the base / head size of the model)^(1/4)
     SCORES, LOGITS = b * b, 1 / m
     p = {key: leaf(t) for key, t in before.items()}
 

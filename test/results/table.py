@@ -20,7 +20,7 @@ BEGIN, END = "<!-- measured: made by test/results/table.py -->", "<!-- end of me
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-# The machine on which the project measures today. Results of other machines are in an appendix of docs/measured.md.
+# The machine of the present measurements. Results of other machines are in an appendix of docs/measured.md.
 AT_HAND = "AMD EPYC, 2 cores"
 
 
@@ -227,7 +227,7 @@ def gpu_table():
 # --- the front page ---------------------------------------------------------------------------------------------------------------------
 
 ROWS, GPU_ROWS, COLUMNS = 10, 6, 120
-# Other results on the front page: the beginning of `what` in a result, and its name on the page.
+# Other results for the front page: how the field `what` of a result begins, and the words for it on the page.
 FRONT = [("peak memory of 124M training, fp32", "peak memory of 124M training, fp32"),
          ("exec to the demo's step 1", "from start to step 1 of the demo"),
          ("training waits for a checkpoint", "training waits for a checkpoint"),
