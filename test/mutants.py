@@ -46,7 +46,7 @@ def bodies(text, function):
         opening = re.compile(r"[{;]").search(text, match.end())
         if text[match.start()] == "#":
             end = re.compile(r"(.*\\\n)*.*").match(text, match.end()).end()
-        elif opening and opening.group() == "{":  # a ; comes first where it is only declared
+        elif opening and opening.group() == "{":  # a declaration has a ; before any {
             end = text.find("\n", opening.start())
             line = text[opening.start():end]
             if line.count("{") != line.count("}"):

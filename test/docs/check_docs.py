@@ -118,7 +118,7 @@ def attempt(line):
         command, _ = attempt(line.replace("step_00000400", STEP))
         return command, " (of step 4)"
     if line.startswith("./train_gpt diff "):
-        return line + "; [ $? -le 1 ]", ""  # 1: they differ
+        return line + "; [ $? -le 1 ]", ""  # status 1 only says that the two differ
     if re.match(r"\./train_gpt (\S+\.json|runs/\S+)( |$)", line):
         if "124m" in line:
             return line.replace("./train_gpt ", "./train_gpt plan ", 1) + " cluster=dgx-h100", " (planned)"
@@ -130,7 +130,8 @@ def try_page(page, program):
     folder, prepared = workplace(program), list(RUNS)
     for line in dict.fromkeys(commands(page)):
         command, word = attempt(line)
-        for made in re.findall(r"\.json.*run\.dir=(\S+)", line) or ["runs/mine"] * line.startswith("./train_gpt configs/own.json"):  # the page's own run, not the one that was there before
+        # removes a prepared run before a command of the page makes a run in that folder
+        for made in re.findall(r"\.json.*run\.dir=(\S+)", line) or ["runs/mine"] * line.startswith("./train_gpt configs/own.json"):
             if made in prepared:
                 prepared.remove(made)
                 shutil.rmtree(os.path.join(folder, made))
@@ -145,7 +146,7 @@ def try_page(page, program):
 
 def options_of(schema):
     names = {f"{section}.{key}" for section, content in schema["properties"].items() for key in content.get("properties", {})}
-    for cluster in os.listdir(TREE + "/configs/clusters"):  # the pages name their keys, too
+    for cluster in os.listdir(TREE + "/configs/clusters"):  # clusters: the pages also name keys of these files
         content = json.load(open(f"{TREE}/configs/clusters/{cluster}"))
         names |= {f"{section}.{key}" for section, inner in content.items() if isinstance(inner, dict) for key in inner}
     return names

@@ -23,7 +23,8 @@ ip netns add "$A" && ip netns add "$B_" && ip link add cable netns "$A" type vet
 ip -n "$A" addr add 10.77.0.1/24 dev cable; ip -n "$B_" addr add 10.77.0.2/24 dev cable
 for n in "$A" "$B_"; do
     ip -n "$n" link set lo up; ip -n "$n" link set cable up
-    ip netns exec "$n" sh -c 'echo 4 > /proc/sys/net/ipv4/tcp_retries2' # else mpirun waits a quarter of an hour for a host that is gone
+    # without this mpirun waits a quarter of an hour for a host that is gone
+    ip netns exec "$n" sh -c 'echo 4 > /proc/sys/net/ipv4/tcp_retries2'
 done
 
 # on_host HOST COMMAND...: replaces the process by the command, run on HOST. $WORK/shm/HOST is the host's shared memory,

@@ -86,7 +86,8 @@ def main():
     expect("tpe: the study is what the folders say", agrees(f"{WORK}/tpe", 5))
     expect("tpe: all values differ", len({json.dumps(state["values"]) for state in states(f"{WORK}/tpe")}) == 5)
 
-    study_of(f"{WORK}/tpe").ask()  # as a driver that was killed before it had the values
+    # simulates a driver that was killed after the study had chosen a trial, before the trial had a folder
+    study_of(f"{WORK}/tpe").ask()
     driver = start("tpe", f"{WORK}/tpe", 6)
     driver.communicate(timeout=100)
     expect("tpe: a trial that was asked for by half is completed", driver.returncode == 0 and agrees(f"{WORK}/tpe", 6))

@@ -89,7 +89,7 @@ for name, (pre, normalizer, extra) in KINDS.items():
     path = os.path.join(folder, "tokenizer.json")
     t.save(path)
     compare("tokenizers, " + name, folder, texts, lambda s: t.encode(s).ids)
-    if name == "gpt2":  # merges as older files have them, and apart from the vocabulary
+    if name == "gpt2":  # tests merges written as strings, not pairs, as in older files
         whole = json.load(open(path))
         pairs = [m if isinstance(m, list) else m.split(" ") for m in whole["model"]["merges"]]
         whole["model"]["merges"] = [" ".join(m) for m in pairs]
@@ -208,7 +208,7 @@ for form in (None, "NFC", "NFD", "NFKC", "NFKD"):
 
 with open(os.path.join(work, "corpus.txt"), "w", newline="") as f:
     f.write("\n".join(corpus))
-for pattern in ("gpt2", "cl100k_base", "o200k_base", "qwen"):  # what train-tokenizer writes
+for pattern in ("gpt2", "cl100k_base", "o200k_base", "qwen"):  # tests the files that train-tokenizer writes
     folder = os.path.join(work, "own-" + pattern)
     subprocess.run([train_gpt, "train-tokenizer", os.path.join(work, "corpus.txt"), "out=" + folder, "vocab_size=1500", "pattern=" + pattern], check=True, stdout=subprocess.DEVNULL)
     t = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))

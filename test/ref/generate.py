@@ -80,7 +80,7 @@ def op_records():
     results("linear", y=y, dx=x.grad, dw=weight.grad, db=bias.grad, gelu=F.gelu(y, approximate="tanh"))
     # The second product of an MLP, whose input is x = gelu(pre); its backward continues to pre.
     pre, weight, bias = leaf(exact(N, K)), leaf(exact(K, M)), leaf(exact(M))
-    x = F.gelu(pre, approximate="tanh").float().double()  # as an fp32 program stores it
+    x = F.gelu(pre, approximate="tanh").float().double()  # x rounded to fp32, as a program in fp32 stores it
     y = F.gelu(pre, approximate="tanh") @ weight + bias
     y.backward(dy)
     inputs("linear_gelu", pre=pre, x=x, w=weight, dy=dy)

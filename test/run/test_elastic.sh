@@ -167,7 +167,7 @@ run=$WORK/changing
 printf '%s\n' nodeA nodeB:1 "nodeC slots=1" "nodeD # the one that goes" > "$WORK/hosts"
 begins exec_elastic "$WORK" $endless checkpoint.every=5 hosts="$WORK/hosts"
 await_step_beyond "$run" 12
-await '^saved .*/step_00000010 ' # it is written while steps go on
+await '^saved .*/step_00000010 ' # waits for the checkpoint of step 10, which is written while later steps run
 expect "a rank for each host of the file" grep -q '^elastic.sh: 4 ranks on nodeA nodeB nodeC nodeD$' "$WORK/out"
 touch "$WORK/down/nodeD"; killed=$EPOCHREALTIME
 strike KILL $(pgrep -f "^$TRAIN $WORK/tiny.json run.dir=$run" | tail -n 1)

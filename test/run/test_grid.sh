@@ -88,7 +88,8 @@ of_grid() {
     local size=$1 ranks=$2 precision=$3 name=$(name_of "$@") shape=$LONG; GRIDS+=("$*"); shift 3
     [ $size = short ] && shape=$SHORT
     while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
-    mkdir "$WORK/t${#GRIDS[@]}" # of the launcher: two that begin at once in one folder can fail to start
+    # a folder for temporary files of this mpirun: two that start at once in one folder can fail
+    mkdir "$WORK/t${#GRIDS[@]}"
     { TMPDIR=$WORK/t${#GRIDS[@]} train_ranks $ranks $shape run.dir="$WORK/$name" precision=$precision "$@" > "$WORK/$name.out" 2>&1; echo $? > "$WORK/$name.status"; } &
 }
 check_grids() { # check_grids: checks that each run of of_grid has the losses and norms of one rank, and sent the bytes that plan computes
@@ -121,7 +122,7 @@ of_grid short 4 fp32 parallel.pipeline=2 parallel.interleave=2 parallel.zero_sta
 of_grid short 4 bf16 parallel.pipeline=2 parallel.zero_stage=2 parallel.comm=mpi
 of_grid short 8 fp32 parallel.tensor=2 parallel.pipeline=2 parallel.replicas=2 parallel.zero_stage=2
 of_grid long 8 bf16 parallel.context=2 parallel.tensor=2 parallel.pipeline=2 parallel.interleave=2
-if [ -n "${ALL_GRIDS:-}" ]; then # make soak
+if [ -n "${ALL_GRIDS:-}" ]; then # set by `make soak`
     of_grid short 4 fp32 parallel.tensor=4 parallel.zero_stage=0
     of_grid long 4 bf16 parallel.context=4 parallel.zero_stage=2
     of_grid long 4 fp32 parallel.context=2 parallel.tensor=2 parallel.zero_stage=3

@@ -26,7 +26,8 @@ for n in 1 3; do
         rm -rf "$WORK/run"
         with "guard.gradient@5:$word,rank=$last" run_on $n run.dir="$WORK/run"
         expect "$n ranks, $word once: the weights of a run without it" same_weights "$WORK/run" "$WORK/whole$n" step_00000012
-        if [ $word = lone ]; then who='[^(]*$'; else who="[^(]*, rank $last \\("; fi # no rank is named, or this one
+        # with "lone" the warning names no rank, else this one
+        if [ $word = lone ]; then who='[^(]*$'; else who="[^(]*, rank $last \\("; fi
         expect "$n ranks, $word once: a warning names the rank" said "warning: step 5: .*gradient norm -?(nan|inf);.*corruption$who"
     done
 
@@ -42,7 +43,7 @@ for n in 1 3; do
 done
 
 # --- skip
-TWICE="guard.gradient@7:nan;guard.gradient@8:nan"  # the 7th step, and that step again
+TWICE="guard.gradient@7:nan;guard.gradient@8:nan"  # step 7, and step 7 computed again
 with "$TWICE" train run.dir="$WORK/skip" run.on_nonfinite=skip checkpoint.every=1 checkpoint.keep=12
 expect "skip: its line" said "^step 7 skipped: loss [0-9.]+, gradient norm -?nan: "
 expect "skip: an event before the line of its step" [ "$(grep -A 1 '"event":"skip"' "$WORK/skip/metrics.jsonl" | grep -c '"step":7,')" -eq 2 ]

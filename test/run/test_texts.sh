@@ -12,7 +12,8 @@ rows = [{"id": i, "meta": {"text": "not this"}, "text": f"row {i}: the quick bro
 rows[3]["text"] = ""
 lines = "".join(json.dumps(r, ensure_ascii=i % 2 == 0) + ("\r\n" if i % 5 == 0 else "\n") for i, r in enumerate(rows)).encode()
 open("rows.jsonl", "wb").write(lines)
-open("rows.jsonl.gz", "wb").write(gzip.compress(lines[:30000]) + gzip.compress(lines[30000:]))  # two members are one text
+# a gzip file of two members, which are read as one text
+open("rows.jsonl.gz", "wb").write(gzip.compress(lines[:30000]) + gzip.compress(lines[30000:]))
 open("rows.ndjson.xz", "wb").write(lzma.compress(lines))
 def zstd(data):  # returns a zstd frame of uncompressed blocks
     out = b"\x28\xb5\x2f\xfd\x00\x58"
@@ -230,7 +231,8 @@ cures() {
 # cure_of NAME FILE [INPUT]: does one check of cures. If FILE is -, INPUT is given on standard input.
 cure_of() {
     local name=$1 file=$2 input=${3:-/dev/null} said command
-    local format=(); case $input in *.jsonl*) format=(format=jsonl) ;; esac # which its name said
+    # standard input has no name, so the format is given
+    local format=(); case $input in *.jsonl*) format=(format=jsonl) ;; esac
     said=$("$TRAIN" tokenize "$file" "${format[@]}" out=new val=0 2>&1 < "$input"); rm -f NEW NEW.*
     command=$(grep -oE -- "((\.\.\.|(gzip|zstd|xz) -dc( --long=31)?( <[^|]*)?) \| )*$pattern" <<< "$said" | head -1)
     expect "$name: a command that reads the file" [ -n "$command" ] || { echo "$said"; return; }

@@ -3,8 +3,10 @@
 . "$(dirname "$0")/lib/tiny.sh"
 
 tokenize() { "$TRAIN" tokenize "$@"; }
-header() { od -An -td4 -N12 "$1" | tr -s ' '; }                                # magic, version, tokens
-bytes_of() { for shard in "$@"; do tail -c +1025 "$shard" | tr -d '\000'; done; } # of text without byte 0
+# prints the first three numbers of a shard's header: magic, version, tokens
+header() { od -An -td4 -N12 "$1" | tr -s ' '; }
+# prints the tokens of shards of byte tokens as text without zero bytes
+bytes_of() { for shard in "$@"; do tail -c +1025 "$shard" | tr -d '\000'; done; }
 names() { LC_ALL=C ls -A "$1" | tr '\n' ' '; }
 state() { find "$1" -type f -exec cksum {} + | sort | cksum; }
 unchanged() { [ "$(state "$OUT")" = "$BEFORE" ]; }
@@ -142,7 +144,8 @@ else
     echo "skip permissions do not bind root"
 fi
 expect "after all these the shards are as they were" unchanged
-mkdir -p "$OUT/tokenize.tmp"; echo rest > "$OUT/tokenize.tmp/train_000000.bin.tmp" # of a run that was killed
+# a temporary file that a killed run has left
+mkdir -p "$OUT/tokenize.tmp"; echo rest > "$OUT/tokenize.tmp/train_000000.bin.tmp"
 tokenize "$text" out="$OUT" val=0 > /dev/null
 expect "leftovers of a killed run are cleared" unchanged
 expect "help" eval 'tokenize --help | grep -q "out=FOLDER"'

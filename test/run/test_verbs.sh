@@ -26,7 +26,8 @@ says "help is on stdout" 0 'train-tokenizer' bash -c "'$TRAIN' --help 2>/dev/nul
 says "--help fits a screen of 80 x 24, with its prompt" 0 '^ok$' awk 'length > 80 || NR > 23 { bad = 1 } END { print bad ? "lines of " NR : "ok" }' help.txt
 verbs=$(sed -n 's/^  \([a-z-]*\)  .*/\1/p' help.txt)
 says "--help has the verbs" 0 'check plan train-tokenizer tokenize sample eval export plot watch serve inspect diff doctor schema' echo $verbs
-for verb in $verbs; do # each with an example that begins as one types it, within 80 columns
+# checks that the help of each verb has an example that begins as one types it, and at most 80 columns
+for verb in $verbs; do
     says "help $verb" 0 "^Example: \./train_gpt $verb" "$TRAIN" help "$verb"
     says "help $verb within 80 columns" 0 '^$' bash -c "'$TRAIN' help $verb | awk 'length > 80'; echo"
     says "$verb --help is the same" 0 '^same$' bash -c "cmp <('$TRAIN' help $verb) <('$TRAIN' $verb --help) && echo same"
@@ -131,7 +132,8 @@ for key, value, says in (map(json.loads, row) for row in rows):
     config = json.loads(json.dumps(good))
     section, _, name = key.rpartition(".")
     (config.setdefault(section, {}) if section else config)[name] = json.loads(value)
-    if key == "run.allow_change" and "string" not in says or "global_tokens =" in says: continue   # rules, not types
+    # skips values that are refused by rules between keys, which a schema does not have
+    if key == "run.allow_change" and "string" not in says or "global_tokens =" in says: continue
     if key in ("run.dir", "data.train", "data.tokenizer") and any(mark in value for mark in ("~", "$", "//", "\\n")): continue
     assert not check.is_valid(config), (key, value)
 PY

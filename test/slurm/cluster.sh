@@ -92,7 +92,7 @@ cluster_stop() {
     local daemon pids
     [ -n "$cluster" ] || return 0
     scancel --user=root 2>/dev/null
-    for _ in $(seq 100); do # KillWait, and some
+    for _ in $(seq 100); do # waits at most 10 s, longer than KillWait
         [ -z "$(squeue -h 2>/dev/null)" ] && break
         sleep 0.1
     done

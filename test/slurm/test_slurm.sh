@@ -25,7 +25,8 @@ submit() {
     while [ "$1" != -- ]; do options+=("$1"); shift; done
     sbatch --parsable --ntasks=2 --output=%j.log "${options[@]}" "$script" "${config:-tiny.json}" "${@:2}"
 }
-field() { scontrol show job -o "$1" 2>/dev/null | grep -oE "\b$2=[^ ]*" | head -1 | cut -d= -f2; } # of a job: field JOB NAME
+# field JOB NAME: prints this field of the job
+field() { scontrol show job -o "$1" 2>/dev/null | grep -oE "\b$2=[^ ]*" | head -1 | cut -d= -f2; }
 state() { field "$1" JobState; }
 # until_true SECONDS COMMAND...: waits until the command succeeds.
 until_true() {

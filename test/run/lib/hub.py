@@ -47,7 +47,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if not os.path.exists(path) or "status" in fault:
             return self.answer(fault.get("status", 404), {"Content-Length": 0})
         body = open(path, "rb").read()
-        if not self.path.startswith("/cdn/"):  # the hub names size and hash, and sends one on
+        if not self.path.startswith("/cdn/"):  # the hub itself only tells size and hash and redirects to /cdn/
             return self.answer(
                 302,
                 {

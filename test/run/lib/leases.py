@@ -10,7 +10,7 @@ rounds = [json.loads(line) for line in open(f"{run}/metrics.jsonl") if '"kind":"
 used = {}
 for line in open(f"{run}/leases.jsonl"):
     lease = json.loads(line)
-    used.pop(lease["lease"], None)  # of a server that has started again
+    used.pop(lease["lease"], None)  # a later line of the same lease replaces the earlier one
     if lease["is"] == "done":
         used[lease["lease"]] = range(lease["first"], lease["first"] + lease["used"])
 samples = [sample for lease in used.values() for sample in lease]

@@ -57,7 +57,8 @@ struck() {
         echo "ok $name: exit $got after $took s"
     else
         echo "not ok $name: exit $got, not $status; gone after $took s, not $seconds; like \"$pattern\"? $(grep -E 'train_gpt:' "$dir/err" | grep -v 'stack of' | head -4)"
-        [ -e "$dir/at" ] || sed 's/^/# the launcher says: /' "$dir/err" | tail -n 5 # the program never came so far
+        # without the file `at` the fault did not occur, so mpirun's own messages matter
+        [ -e "$dir/at" ] || sed 's/^/# the launcher says: /' "$dir/err" | tail -n 5
         STATUS=1
     fi
     rm -rf "$dir"
