@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""loss_fp8.py - what test/bench/loss_fp8.sh compares of two runs, as key=value words.
+"""loss_fp8.py - compares a run in bf16 with one in fp8 for test/bench/loss_fp8.sh, and prints key=value words.
   loss_fp8.py BF16_RUN FP8_RUN
 """
 import json

@@ -1,14 +1,15 @@
-"""The peer: the same GPT-2 trained by PyTorch on the same machine, as is usual there and in nanoGPT: torch.compile, bf16
-autocast over fp32 weights, fused AdamW, scaled_dot_product_attention, vocabulary padded to 50304. Same shapes, tied
-head, dropout 0, learned positions, tanh GELU; a step is forward, backward, clipping by the global norm, AdamW, as in
-bench_train.
+"""Trains the same GPT-2 in PyTorch on the same machine, for comparison, in the way that is usual there and in nanoGPT:
+torch.compile, bf16 autocast over fp32 weights, fused AdamW, scaled_dot_product_attention, vocabulary padded to 50304.
+Shapes are equal, with a tied head, dropout 0, learned positions and tanh GELU. A step is forward, backward, clipping by
+the global norm, and AdamW, as in bench_train.
 
     peer_torch.py [--size 124m|355m|774m|1558m] [--micro-batches 64,32] [--attention default,cudnn] [--seconds 150]
-    peer_torch.py --probes            rates of PyTorch's matrix products and copies only
-    peer_torch.py --device cpu --dtype fp32 --length 256 --micro-batches 4 [--no-compile]     on the processor
-    peer_torch.py --device cpu --tiny tries the script itself
+    peer_torch.py --probes                                   rates of PyTorch's matrix products and copies only
+    peer_torch.py --device cpu --dtype fp32 --length 256 --micro-batches 4 [--no-compile]       on the processor
+    peer_torch.py --device cpu --tiny                        tries the script itself
 
-Prints the fastest micro-batch and attention found in the time given, key=value pairs, one line; attempts go to stderr.
+Prints the fastest micro-batch and attention found in the given time, in one line of key=value pairs. Attempts go to
+stderr.
 """
 import argparse
 import contextlib
@@ -78,7 +79,8 @@ def attention_backend(name):
 
 
 def measure(options, batch, attention):
-    """Median milliseconds of a step, and the peak of allocated memory in MiB."""
+    """Returns the median milliseconds of a training step, and the peak of allocated GPU memory in MiB (0 on the
+    CPU)."""
     on_gpu = options.device == "cuda"
     layers, heads, width, _ = SIZES[options.size]
     torch.manual_seed(1)

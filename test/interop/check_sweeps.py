@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""tpe and asha of scripts/sweep.py with the Optuna of this Python: the study in its journal is what the trials' folders
-say, after kills and with two drivers, too. One line a check, "ok" or "not ok".
+"""Tests the methods tpe and asha of scripts/sweep.py with the Optuna of this Python. The study in Optuna's journal must
+agree with the folders of the trials, also after kills and with two drivers. Prints "ok" or "not ok" for each check.
 
-    check_sweeps.py PROGRAM FOLDER      FOLDER/sweep.json is a config of 9 steps, evaluated
+    check_sweeps.py PROGRAM FOLDER      FOLDER/sweep.json is a config of 9 steps, with evaluations
 """
 
 import json
@@ -65,7 +65,7 @@ def states(out):
 
 
 def agrees(out, n):
-    """The study has n trials, each with the values, the state and the losses of its folder."""
+    """Returns whether the study has n trials, each with the values, the state and the losses that its folder has."""
     trials, folders = study_of(out).get_trials(), states(out)
     words = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
     return len(trials) == len(folders) == n and all(
