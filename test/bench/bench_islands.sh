@@ -74,7 +74,7 @@ PY
     [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="test/bench/bench_islands.sh ends" what="outer.compress=$2" link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" \
         wait_ms="$ms" load_before="$before"
 }
-parallel() { # trains one job of two ranks, each with the batch of an island; prints its steps a second
+parallel() { # trains one job of two ranks, each with the batch of an island (training job); prints steps a second
     two_hosts 1 $QUIET run.dir="$WORK/parallel" run.steps=${1:-20} batch.global_tokens=3072 > "$WORK/parallel.out" 2>&1 || { tail -n 3 "$WORK/parallel.out" >&2; return 1; }
     rate train 4 "$WORK/parallel"
 }

@@ -262,8 +262,8 @@ static void any_shape(void **state) {
     comm_free(g.c);
 }
 
-/* A ring of W ranks computes piece p as ((x[p+1] + x[p+2]) + ...) + x[p], rounded to the type at each +, with equal
- * bits on every rank. */
+/* A ring of W ranks sums piece p, the part of a bucket that rank p keeps, as ((x[p+1] + x[p+2]) + ...) + x[p]. x[r] is
+ * rank r's part. The sum is rounded to the type at each +, with equal bits on every rank. */
 static void sixteen_bits_round_once_per_addition(void **state) {
     (void)state;
     static const DType TYPES[] = {BF16, F16};
@@ -350,8 +350,8 @@ static void times_are_the_groups(void **state) {
     comm_free(idle.c), comm_free(g.c);
 }
 
-/* Tests a sum in two levels: first within this rank's group, then of this rank's piece over the groups. Several buckets
- * are in flight. */
+/* Tests a sum in two levels. The ranks of a group (shard) sum a bucket, and each keeps its part. Then each part is
+ * summed over the ranks that have it in all groups (replica). Several buckets are in flight. */
 static void sums_after_sums(void **state) {
     (void)state;
     enum { BUCKETS = 5 };
@@ -384,8 +384,8 @@ static void sums_after_sums(void **state) {
     }
 }
 
-/* Checks the bytes sent, summed over the ranks. In a ring each rank passes on the pieces of the others, also the
- * shorter last ones. */
+/* Checks the bytes that a collective sends, summed over the W ranks: (W - 1) times the bytes of a bucket, twice for an
+ * all-reduce. This holds also if the last ranks' parts of the bucket are shorter. */
 static void bytes_sent(void **state) {
     (void)state;
     static const DType TYPES[] = {F32, BF16};

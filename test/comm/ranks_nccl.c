@@ -78,8 +78,8 @@ static void times_come_from_the_gpu(void **state) {
     comm_set_kind(world, COMM_RING);
 }
 
-/* Gathers in two groups, the second after the first, while the stream has other work. All pieces arrive, and each has
- * its own number, time and end. */
+/* Gathers buckets in two groups, the second after the first, while the stream has other work. The parts of all ranks
+ * arrive, and the trace of each gather has its own number, time and end. */
 static void gathers_in_groups(void **state) {
     (void)state;
     if (!has_nccl()) skip();

@@ -47,7 +47,7 @@ static Layout layout_of(const Table *t, int ranks) {
 }
 
 /* Checks that the spans of all buckets and ranks together contain each element of the model once. Each span must lie
- * inside its rank's piece and at its parameter's place in memory. */
+ * inside its rank's part of the bucket, and at its parameter's place in memory. */
 static void check_spans(const Table *t, int ranks) {
     Layout l = layout_of(t, ranks);
     char  *seen = calloc((size_t)l.elems, 1);
@@ -89,8 +89,8 @@ static void pieces_cover_everything_once(void **state) {
         for (int ranks = 1; ranks <= RANKS_MAX; ranks++) check_spans(&TABLES[t], ranks);
 }
 
-/* Checks the places that core/layout.h documents. Rows (parameters) begin at multiples of 64 elements. With W ranks,
- * each piece of a bucket has q = 64 * ceil(length / (64 * W)) elements. Buckets follow one another. */
+/* Checks the offsets that core/layout.h documents. Parameters begin at multiples of 64 elements. With W ranks, each
+ * rank's part of a bucket has q = 64 * ceil(length / (64 * W)) elements. Buckets follow one another. */
 static void places_are_the_contracts(void **state) {
     (void)state;
     for (int t = 0; t < TABLE_COUNT; t++)
@@ -215,8 +215,8 @@ static Layout expert_layout(int ranks, int expert_ranks, int expert_rank) {
     return layout_create(rows, EXPERT_ROWS_COUNT, (LayoutPlace){ranks, 1, 0, NULL, expert_ranks, expert_rank});
 }
 
-/* With e expert ranks, rank r holds the experts of expert rank r % e, and of these piece r / e. Every element must
- * belong to exactly one rank, at its place in checkpoint files. */
+/* Experts are divided among e expert ranks, and those of each among the ranks r with equal r % e: rank r keeps part r /
+ * e. Every element must belong to exactly one rank, at its place in checkpoint files. */
 static void divided_experts_are_held_once(void **state) {
     (void)state;
     Layout one = expert_layout(1, 1, 0);

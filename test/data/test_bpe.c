@@ -168,8 +168,8 @@ static void added_tokens_have_an_order(void **state) {
     "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{" pattern \
     "},\"behavior\":\"" behavior "\",\"invert\":" invert "},{\"type\":\"ByteLevel\",\"use_regex\":false}]},"
 
-/* The encoder gathers a text that arrives in parts into chunks. Wherever parts and chunks end, also in the middle of
- * added tokens, combining marks and pieces, the ids are those of the whole text. */
+/* The encoder gathers a text that arrives in parts into chunks. Parts and chunks may end anywhere, also inside of an
+ * added token, a combining mark or a word that is encoded as one. The ids must be those of the whole text. */
 static void cuts_change_no_id(void **state) {
     (void)state;
     static const char *const PARTS[] =

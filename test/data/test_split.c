@@ -15,7 +15,8 @@ static Split *split_of(const char *pattern, SplitBehavior behavior, int is_inver
     return s;
 }
 
-/* The pieces that the splitter has passed to put(), with a bar after each. */
+/* The pieces (parts of a text, such as words, to be encoded one by one) that the splitter has passed to put(), with a
+ * bar after each. */
 static struct { char text[1 << 16]; size_t bytes; } got;
 static void put(void *with, const char *piece, size_t bytes) {
     (void)with;

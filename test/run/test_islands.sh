@@ -95,7 +95,7 @@ first_round() {
     serves first_s
     begin 2 first parallel.zero_stage=3 run.stop_step=6
     ends $job 75 && numbers first first_s zero plain 0.7 0.9 && grep -q '"is":"done","used":24' first_s/leases.jsonl || return
-    begin 1 first # the island was stopped in mid-round; it now trains the remaining two steps of its lease
+    begin 1 first # continues the island (training job) that was stopped in mid-round: two steps of its samples remain
     ends $job 0 && leases first_s | grep -q '^96 samples, .* 0 before the last'
 }
 expect "the first round is DiLoCo's, by float64; one that stops in mid-round sends what it has done" first_round

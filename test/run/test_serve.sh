@@ -19,8 +19,8 @@ said() { for _ in $(seq 400); do [ "$(grep -cE "$2" "$1" 2> /dev/null)" -ge "${3
 # island NAME PORT ID WORDS...: starts an island (training job) in the background. Its output is in NAME.island.
 island() { local name=$1 port=$2 id=$3; shift 3; "$FAKE" tiny.json "outer.server=127.0.0.1:$port" outer.every=2 "id=$id" "$@" > "$name.island" 2>&1 & }
 
-# leased DIR COUNT: checks the file of leases. No sample is leased while it counts, each sample up to the last was
-# leased, and COUNT samples count at the end.
+# leased DIR COUNT: checks leases.jsonl of a server. A lease is a range of samples given to an island. No sample is
+# given again while it counts, each sample up to the last was given, and COUNT samples count at the end.
 leased() {
     python3 - "$1/leases.jsonl" "$2" <<'PY'
 import json, sys

@@ -30,7 +30,7 @@ static void answer(Channel *server, FrameHeader *asked) {
         else *asked = h;
 }
 
-/* Lets both ends of the connection, the island's link and the server, send and receive five times. */
+/* Lets both ends of a connection send and receive five times: the link of an island (training job), and the server. */
 static void talk(Link *l, Channel *server, FrameHeader *asked) {
     for (int i = 0; i < 5; i++) link_keep(l), answer(server, asked), channel_wait(&l->server, 1, -1, 10);
     link_keep(l);

@@ -39,8 +39,8 @@ static void lines_are_exact(void **state) {
                         "{\"lease\":0,\"first\":0,\"samples\":240,\"island\":\"00000000000000aa\",\"round\":0,\"is\":\"done\",\"used\":96}\n"
                         "{\"lease\":1,\"first\":240,\"samples\":240,\"island\":\"00000000000000bb\",\"round\":0,\"is\":\"returned\",\"used\":0}\n");
     free(text);
-    /* the samples that were not used of the first lease, and all of the returned second lease, are now one free
-     * range */
+    /* free samples: those that lease 0 (a range of samples) did not use, and all of lease 1, which was returned; they
+     * are one range */
     l = leases_open(path, 1, 0);
     a = leases_give(&l, 480, A, 1);
     assert_true(a.number == 2 && a.range.first == 96 && a.range.samples == 384);
@@ -49,8 +49,8 @@ static void lines_are_exact(void **state) {
     leases_close(&l);
 }
 
-/* A server that restarts leases these samples again: those of leases that were not finished, and those of rounds after
- * the checkpoint, which its weights do not contain. */
+/* A restarted server leases (gives out) some samples again: those of leases that were not finished, and those trained
+ * in rounds after its checkpoint, which its weights do not contain. */
 static void a_restart_takes_back(void **state) {
     (void)state;
     Leases l = leases_open(path, 0, 0);
@@ -155,7 +155,7 @@ static void one_history(uint64_t seed) {
     for (int i = 0; i < ISLANDS; i++)
         if (has[i]) leases_return(&l, of[i].number);
     int64_t end = l.next_sample;
-    while (l.frees > 0) { /* leases all samples that were returned, before any new ones */
+    while (l.frees > 0) { /* gives out all returned samples; they come before any samples that were never leased */
         Lease rest = leases_give(&l, LEASE, A, now.round);
         assert_true(rest.range.first + rest.range.samples <= end);
         count_in(&rest, rest.range.samples), leases_done(&l, rest.number, rest.range.samples, now.round);

@@ -54,8 +54,8 @@ static void take_change(Part *p, const RoundChange *c) {
     }
 }
 
-/* Checks that the server's weights stay near the exact sum of their changes, and that an island has the same weights.
- * far: largest distance allowed after any number of rounds. */
+/* Checks that the server's weights stay near the exact sum of their changes, and that an island (training job) gets
+ * equal weights from the changes sent to it. far: largest distance allowed after any number of rounds. */
 static void follow(OuterCompress compress, double far) {
     Part p;
     part_begin(&p, compress);
