@@ -7,8 +7,8 @@
 #include "core/rng.h"
 #include "test/comm/ranks.h"
 
-/* Numbers of floats in a rank's piece: the smallest, odd multiples of 64, around the ring's chunk of 65536, several
- * chunks, and just over 262144. */
+/* Numbers of floats in the part of a bucket that each rank keeps: the smallest, odd multiples of 64, around the ring's
+ * chunk of 65536, several chunks, and just over 262144. */
 static const int64_t PIECES[] = {64, 192, 4032, 65472, 65536, 65600, 131072, 5 * 65536 + 192, 262144 + 64};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, IN_FLIGHT = 9 };
 /* Returns the number of lengths to test. The emulator is slow and only affects the copies before and after the ring, so
@@ -206,7 +206,7 @@ static void sends_are_posted_at_start(void **state) {
     give_back(x), give_back(y);
 }
 
-/* Sums a bucket of 65 elements, so short that the last ranks' pieces are only padding. The padding stays zero. */
+/* Sums a bucket of 65 elements, so short that the parts of the last ranks are only padding. The padding stays zero. */
 static void padding_stays_zero(void **state) {
     (void)state;
     int    W = comm_size(world), r = comm_rank(world);

@@ -7,8 +7,8 @@
 
 #include "comm/comm.h"
 
-/* PIECES: numbers of floats in a rank's piece of a bucket: the smallest, around a chunk of 32768, several chunks.
- * LEAVES: numbers of micro-batches of each rank. */
+/* PIECES: numbers of floats in the part of a bucket that each rank keeps: the smallest, around a chunk of 32768,
+ * several chunks. LEAVES: numbers of micro-batches of each rank. */
 static const int64_t PIECES[] = {64, 32768 - 64, 32768, 32768 + 64, 3 * 32768 + 192};
 static const int64_t LEAVES[] = {1, 2, 3, 5, 7};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, TREES = sizeof LEAVES / sizeof *LEAVES };

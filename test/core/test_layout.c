@@ -1,5 +1,5 @@
-/* test_layout.c - the layout of parameters in buckets: every element belongs to exactly one rank's piece, for any table
- * of parameters and any number of ranks. */
+/* test_layout.c - the layout of parameters in buckets: every element belongs to exactly one rank's part of a bucket,
+ * for any table of parameters and any number of ranks. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "core/layout.h"
 

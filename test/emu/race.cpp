@@ -71,7 +71,7 @@ static bool     is_atomic(uint64_t s) { return s & 1; }
 static bool     same_thread(uint64_t a, uint64_t b) { return a >> 18 == b >> 18; }
 
 /* Returns whether the access with the stamp `earlier` is ordered before what the thread with the stamp `me` does now,
- * so that there is no race. */
+ * so that there is no race. A stamp packs launch, block, thread and the clock of the thread's warp. */
 [[gnu::always_inline]] static inline bool ordered(uint64_t earlier, uint64_t me) {
     uint64_t differs = earlier ^ me;
     if (launch_of(differs)) return true;

@@ -36,7 +36,7 @@ struct Capture {
     bool                      broken, relaxed;
 };
 
-/* NVIDIA's headers leave these two types incomplete. */
+/* Defines types that NVIDIA's headers only declare. */
 struct CUstream_st {
     Capture         *capture;          /* NULL if not under capture */
     /* under capture: number of operations recorded so far, and how many of them another stream has waited for */

@@ -20,8 +20,7 @@ expect "config.json says the type, by both names" [ "$(grep -cE '"(torch_)?dtype
 expect "weights to start from: the same first loss" [ "$(first_loss plain)" = "$(cat "$WORK/wanted")" ]
 expect "sample takes the folder" cmp <("$TRAIN" sample "$WORK/plain" prompt="the" tokens=16) <("$TRAIN" sample "$WORK/run" prompt="the" tokens=16)
 
-# An export with shard_bytes is written in several files, with an index.
-# the limit is more than any single tensor has
+# An export with shard_bytes is written in several files, with an index. The limit is more than any single tensor has.
 expect "export in several files" quiet export_to shards/deep shard_bytes=60000
 expect "none is over the limit but for its header" [ "$(find "$WORK/shards/deep" -name 'model-*.safetensors' -size +61k | wc -l)" = 0 ]
 count=$(find "$WORK/shards/deep" -name 'model-*.safetensors' | wc -l)

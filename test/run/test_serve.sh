@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_serve.sh - a real server with simulated islands that have no model (test/run/outer/fake_island.c): rounds, joins,
-# kills, refusals, and that each sample is leased once.
+# test_serve.sh - a real server with simulated islands (training jobs) that have no model (test/run/outer/fake_island.c):
+# rounds, joins, kills, refusals, and that each sample is given out once.
 # Timed: peers that are silent are dropped after a second.
 . "$(dirname "$0")/lib/tiny.sh"
 FAKE=$PWD/$B/test/run/outer/fake_island

@@ -49,7 +49,8 @@ static char *sample(size_t *bytes) {
     return text;
 }
 
-/* Parses an allocation of exactly this size, so that AddressSanitizer notices a read after its end. */
+/* Parses a copy of the text in an allocation of exactly its size, so that AddressSanitizer notices a read after its
+ * end. */
 static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *fault) {
     char *copy = malloc(bytes ? bytes : 1);
     memcpy(copy, text, bytes);

@@ -19,7 +19,9 @@ enum { FIRST = 3 * OUTER_BLOCK, ELEMS = MESSAGE_ELEMS + 70001, ROUNDS = 30, RUNS
 /* The part of the model that a server holds, in several ranges that end in the middle of frames. */
 typedef struct {
     Config    config;
-    float    *memory, *island, *want, *change; /* owned; memory [WEIGHTS_TENSORS, ELEMS], the others [ELEMS] */
+    /* owned. memory [WEIGHTS_TENSORS, ELEMS]: the server's weights first, then its other tensors. [ELEMS]: island, the
+     * weights of an island (training job); want, the expected weights; change, the values of a message. */
+    float    *memory, *island, *want, *change;
     WeightsRun run[RUNS];
     ServerWeights    served;
 } Part;

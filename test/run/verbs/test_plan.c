@@ -75,7 +75,8 @@ static void a_server_is_counted(void **state) {
     assert_int_equal(own.deltas, 3 * 4 * P);
     assert_int_equal(own.all, own.weights + own.copy + 12 * P);
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, own.all);
-    c.outer.compress = COMPRESS_BF16; /* bf16 changes need 6 P bytes: what rounding took (4) and the change (2) */
+    /* bf16 changes of P weights need 6 P bytes: 4 for what rounding took from each, 2 for the change */
+    c.outer.compress = COMPRESS_BF16;
     assert_int_equal(serve_bytes(&c, 0).changes, 6 * P);
     assert_int_equal(serve_bytes(&c, 0).all, own.all + 6 * P);
     /* if rounds do not wait for all islands (training jobs), the server also keeps the weights that each of the 3
