@@ -1,8 +1,8 @@
-"""Reads test/mutants.txt, which describes its format.
+"""Reads test/mutants.txt, a list of planted faults (mutants). The file describes its format.
 
-    mutants.py list FILE           name <tab> part, one a line
-    mutants.py check FILE          names those that do not apply; exit 1 if there are any
-    mutants.py apply FILE NAME     plants it (the original is kept beside the file) and prints the file's path
+    mutants.py list FILE           prints name <tab> part of the tests, one mutant a line
+    mutants.py check FILE          prints the mutants that do not apply; exit 1 if there are any
+    mutants.py apply FILE NAME     plants the fault (the original is kept beside the file) and prints the file's path
 """
 import glob
 import os
@@ -40,13 +40,14 @@ def read(path):
 
 
 def bodies(text, function):
-    """Where (begin, end) its definitions stand: from column 0 to a } at column 0, to the end of a line that closes it, or of a macro."""
+    """Returns the ranges (begin, end) of the function's definitions in the text. A definition begins at column 0. It
+    ends with a } at column 0, with its line if that closes it, or, for a macro, after its last line."""
     found = []
     for match in re.finditer(rf"^(?=[A-Za-z_#]).*\b{re.escape(function)}\)?\(", text, re.M):
         opening = re.compile(r"[{;]").search(text, match.end())
         if text[match.start()] == "#":
             end = re.compile(r"(.*\\\n)*.*").match(text, match.end()).end()
-        elif opening and opening.group() == "{":  # a ; comes first where it is only declared
+        elif opening and opening.group() == "{":  # a declaration has a ; before any {
             end = text.find("\n", opening.start())
             line = text[opening.start():end]
             if line.count("{") != line.count("}"):
@@ -58,7 +59,7 @@ def bodies(text, function):
 
 
 def places(mutant):
-    """Where its fragment stands, which should be one place."""
+    """Returns the offsets at which the mutant's fragment is in its function; there should be one."""
     if not os.path.exists(mutant["file"]):
         return []
     text = open(mutant["file"]).read()

@@ -9,14 +9,15 @@
 
 #include "core/thread.h"
 
-/* Returns the smallest value, the one that other work on the machine has disturbed least. */
+/* Returns the smallest of `count` measured times, which other work on the machine has disturbed least. */
 static double least(const double *values, int count) {
     double least = values[0];
     for (int i = 1; i < count; i++) least = values[i] < least ? values[i] : least;
     return least;
 }
 
-/* Writes more bytes than the caches hold, so that they lose their contents as in a training step. */
+/* Writes more memory than the caches hold, so that nothing of the state is in them when it is copied, as after a
+ * training step. */
 enum { ELSEWHERE_BYTES = 128 << 20 };
 static void use_caches(char *elsewhere) {
     for (size_t at = 0; at < ELSEWHERE_BYTES; at += 64) elsewhere[at]++;
@@ -28,9 +29,10 @@ int main(int argc, char **argv) {
     Fixture  f;
     Comm    *comm = world_all(world_join((Launch){0}));
     CHECK(saves > 0 && saves <= 1000 && fixture_folder(dir) == 0, "%d saves into a folder in memory", saves);
-    fixture_create(&f, comm, dir, BF16, 1, ""); /* bf16, because then there are separate fp32 masters */
+    /* bf16, because only then the fp32 masters are apart from the weights */
+    fixture_create(&f, comm, dir, BF16, 1, "");
     fixture_fill(&f, 1);
-    /* bytes of the masters, of m, and of v: each is a third of the optimizer's memory */
+    /* bytes of the masters, or of the moment m, or of v: each is a third of what the optimizer saves */
     size_t   bytes = saver_bytes(&f.shards->layout, &OPTIMIZER_ADAMW) / 3;
     char    *to = device_alloc_host(3 * bytes, "a copy"), *elsewhere = device_alloc_host(ELSEWHERE_BYTES, "other memory");
     double  *stall = malloc(sizeof *stall * (size_t)saves), *copy = malloc(sizeof *copy * (size_t)saves);

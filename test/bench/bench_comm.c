@@ -19,7 +19,8 @@
 #include "core/thread.h"
 
 enum { SAMPLES_MAX = 201, SAMPLES_MIN = 11 };
-static const double BUDGET_MS = 3000; /* most milliseconds for one operation at one size */
+/* milliseconds after which an operation at one size gets no more samples, if it has SAMPLES_MIN */
+static const double BUDGET_MS = 3000;
 
 typedef enum { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, OPERATIONS } Operation;
 static const char *const NAMES[] = {"reduce-scatter", "all-gather", "all-reduce"};
@@ -31,7 +32,8 @@ static void ring(Comm *c, Operation op, float *x, int64_t piece) {
     else comm_all_reduce(c, t);
 }
 
-/* Calls MPI's own collective over all ranks. out [piece] is the result of a reduce-scatter; the others replace x. */
+/* Calls MPI's collective `op` over all ranks. A reduce-scatter of x writes `piece` elements to out. The other
+ * operations replace x. */
 static void mpi(Comm *c, Operation op, float *x, float *out, int64_t piece) {
 #ifdef NO_MPI
     (void)c, (void)op, (void)x, (void)out, (void)piece;

@@ -85,8 +85,9 @@ static void backward(Bench *b, Way way) {
 }
 static void step(Bench *b, Way way) { step_ms(b->model[way], b->batch[way], ++b->steps); }
 
-/* Measures one operation. Each round begins with another of the three ways. The backward pass reads the lse
- * (log-sum-exp) that a forward pass of the same way has just computed. */
+/* Measures one operation (`run`) in three ways: no mask, a mask with one document, a mask with four. Rounds begin with
+ * each way in turn. The backward pass reads the lse (log of the sum of exponentials), so a forward pass of that way
+ * comes first, not measured. */
 static void measure(Bench *b, const char *name, void (*run)(Bench *b, Way way), int launches, int turns) {
     double plain_ms[MOST_TURNS], wall[WAYS][MOST_TURNS], processor[WAYS][MOST_TURNS];
     for (int turn = -1; turn < turns; turn++) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""bench_here.py - measures this machine as a cluster of two ranks, and holds the simulator against real steps.
+"""bench_here.py - measures this machine as a cluster of two ranks, and compares simulated with real training steps.
 
-Writes configs/clusters/here.json from what two ranks of one thread reach at the same time: test/bench/bench_kernels for
-operations, test/bench/bench_comm for the ring. In turns with that it trains with every grid of two ranks, and prints the
-median step of the quietest round beside `plan cluster=here`, one JSON line each. Run by scripts/bench_comm.sh.
+Writes configs/clusters/here.json from the rates that two ranks of one thread each reach at the same time: those of
+operations by test/bench/bench_kernels, those of the ring by test/bench/bench_comm. Alternating with these measurements
+it trains with every grid of two ranks. For each grid it prints a JSON line with the median step of the fastest round,
+and the step that `plan cluster=here` simulates. Run by scripts/bench_comm.sh.
   bench_here.py BUILD LAUNCH
 """
 import json
@@ -28,7 +29,8 @@ def output(command):
 
 
 def kernels():
-    """Rates of two ranks at once: the mean over their lines."""
+    """Runs bench_kernels on two ranks at once. Returns (seconds, FLOP, bytes) of each operation and the rates of the
+    probes, as means over the ranks, and the rows that the classifier computes at once."""
     text = output(LAUNCH + ["-np", "2", f"{BUILD}/test/bench/bench_kernels", "fp32"] + [str(n) for n in (B, T, C, H, V, L)])
     ops, probes = {}, {}
     for line in text.splitlines():
@@ -44,12 +46,14 @@ def kernels():
 
 
 def rate(ops, names, times, what):
-    """FLOP or bytes a second of these operations together, each as often as in a micro-batch."""
+    """Returns the FLOP (what=1) or bytes (what=2) a second of these operations together. Each counts as often as in
+    a micro-batch, times(name)."""
     return sum(ops[n][what] * times(n) for n in names) / sum(ops[n][0] * times(n) for n in names)
 
 
 def link():
-    """Seconds a collective of two ranks takes beside its bytes, and bytes a second: through the figures at 64 KiB and 4 MiB."""
+    """Returns the seconds that a collective of two ranks takes apart from its bytes, and the bytes a second. Both
+    are from measurements at 64 KiB and 4 MiB."""
     text = output(LAUNCH + ["-np", "2", f"{BUILD}/test/bench/bench_comm", "4"])
     latency, speed = [], []
     table = {}
@@ -67,7 +71,8 @@ def link():
 
 
 def rates():
-    """FLOP a second of products and of attention, bytes a second of the other operations, and the probes'."""
+    """Returns FLOP a second of products and of attention, bytes a second of the other operations, and the rates of
+    the two probes: products and copies."""
     ops, probes, rows = kernels()
     chunks = B * T / rows
     each = lambda n: chunks if n.startswith(("head", "classifier")) else (1 if n.startswith("embedding") else 1.0 / MICRO_BATCHES if n == "adamw_update" else L)
@@ -116,7 +121,7 @@ def config(folder):
 
 
 def measured_ms(folder, path, grid):
-    """The median of the steps from the fourth on."""
+    """Trains on this grid and returns the median milliseconds of the steps from the fourth on."""
     shutil.rmtree(f"{folder}/run", ignore_errors=True)
     subprocess.run(LAUNCH + ["-np", "2", f"{BUILD}/train_gpt", path] + grid, check=True, capture_output=True)
     ms = [json.loads(line) for line in open(f"{folder}/run/metrics.jsonl")]
@@ -138,7 +143,7 @@ def main():
         write_cluster(measured, latency, speed)
         for g in GRIDS:
             plan = json.loads(output([f"{BUILD}/train_gpt", "plan", path, "ranks=2", "cluster=here", "json=true"] + g.split()))
-            ms = min(real[g])  # the fastest round counts, as for the rates of products and copies in write_cluster
+            ms = min(real[g])  # the fastest of all rounds counts, as for the rates in write_cluster
             print(json.dumps({"grid": g, "measured_ms": round(ms, 1), "simulated_ms": round(plan["step_ms"], 1), "ratio": round(plan["step_ms"] / ms, 3)}), flush=True)
 
 

@@ -49,8 +49,8 @@ islands() {
 }
 # alone NAME: prints the steps a second of two jobs that exchange nothing.
 alone() { on_both "$1" run.steps=$ALONE && rate train 50 "$WORK/$1.hostB"; }
-# row NAME WHAT RATE: prints and records RATE relative to the rate without exchange, the mean of measurements just
-# before and just after.
+# row NAME WHAT RATE: prints and records RATE, in steps a second, divided by the rate of two jobs that exchange nothing.
+# The latter is measured just before and just after; the mean counts.
 row() {
     local ratio alone waited; waited=$(cat "$WORK/waited" 2> /dev/null)
     alone=$(alone "$1.after") || return 1
@@ -60,8 +60,8 @@ row() {
     [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="${SCALE}test/bench/bench_islands.sh $1" what="$2" link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" \
         steps_per_s="$(printf %.4f "$3")" alone_steps_per_s="$(printf %.4f "$alone")" ratio="$ratio" ${waited:+waited="$waited"} load_before="$before"
 }
-# ends NAME COMPRESS: prints how long training waits at the end of a round, the median of five rounds. The steps of a
-# round and the speed of the processors change it little.
+# ends NAME COMPRESS: prints how long training waits at the end of a round for the exchange, the median of five rounds.
+# The wait depends little on the steps of a round and on the speed of the processors.
 ends() {
     local ms
     islands "$1" 20 6 outer.compress="$2" > "$WORK/rate" || return 1
@@ -74,7 +74,7 @@ PY
     [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="test/bench/bench_islands.sh ends" what="outer.compress=$2" link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" \
         wait_ms="$ms" load_before="$before"
 }
-parallel() { # trains one job of two ranks, each with the batch of an island; prints its steps a second
+parallel() { # trains one job of two ranks, each with the batch of an island (training job); prints steps a second
     two_hosts 1 $QUIET run.dir="$WORK/parallel" run.steps=${1:-20} batch.global_tokens=3072 > "$WORK/parallel.out" 2>&1 || { tail -n 3 "$WORK/parallel.out" >&2; return 1; }
     rate train 4 "$WORK/parallel"
 }

@@ -24,7 +24,8 @@ typedef struct {
     Stream  stream;
     DType   act;
     const char *word;
-    /* rows: rows of a classifier chunk; padded: size of the padded vocabulary; like: elements that copy_like copies */
+    /* rows: rows of logits that the classifier computes at once; padded: size of the padded vocabulary; params: number
+     * of weights; like: elements that copy_like copies */
     int64_t B, T, C, H, V, N, rows, padded, params, like;
     Tensor  starts, tokens, targets, chunk_targets, x, y, dx, dy, update, mean, rstd, lse, delta, qkv, dqkv, fc, gelu, dfc, logits, loss, sum;
     Tensor  wte, wpe, norm_w, norm_b, qkv_w, qkv_b, proj_w, proj_b, fc_w, fc_b, out_w;
@@ -51,7 +52,7 @@ static void carve(Bench *b, Arena *a) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         *table[i].t = table[i].columns ? arena_tensor(a, table[i].type, 2, table[i].rows, table[i].columns, 1)
                                        : arena_tensor(a, table[i].type, 1, table[i].rows, 1, 1);
-    /* in fp32 the working copy of the weights is the master itself, as in optimizer.h */
+    /* in fp32 the weights that the model computes with are the masters themselves, as in optimizer.h */
     if (act == F32) b->working = b->master;
 }
 
@@ -126,7 +127,8 @@ static void fill_all(Bench *b) {
 
 #define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
 OP(copy, cast_forward(s, b->to, b->from))
-/* Copies as many bytes as an operation moves. If the operation's data fits in the cache, so does the copy's. */
+/* Copies as many bytes as the operation moves with which it is compared. If the operation's data fits in the cache, so
+ * does the copy's. */
 OP(copy_like, cast_forward(s, tensor_slice(b->to, 0, b->like), tensor_slice(b->from, 0, b->like)))
 OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, tensor_none(), WHOLE_SEQUENCE))
 OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, tensor_none(), WHOLE_SEQUENCE))
@@ -154,8 +156,8 @@ OP(fc_f, linear_activation_forward(s, ACTIVATION_GELU_NEW, b->gelu, b->fc, b->x,
 OP(fc_b, linear_backward(s, b->dx, b->dfc_w, b->dfc_b, b->dfc, b->x, b->fc_w, PLAIN))
 OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b, PLAIN))
 OP(out_b, linear_activation_backward(s, ACTIVATION_GELU_NEW, b->dfc, tensor_none(), b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
-/* Runs the last product of a branch and the norm after it. The residual is added in the product if its kernel can, else
- * in the norm. */
+/* Runs a linear op, adds its result to the residual stream, and runs the next norm. The addition is part of the linear
+ * op if its kernel can do that, else of the norm. */
 static void joined(Bench *b, Tensor x, Tensor w) {
     Tensor out = tensor_2d(b->dfc.data, b->act, b->N, b->C);
     if (linear_residual_forward(&b->stream, b->dx, b->y, b->update, x, w, b->proj_b, PLAIN))
@@ -173,8 +175,8 @@ OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 
 OP(rope_f, rope(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE, ROPE_FORWARD))
 OP(rope_b, rope(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE, ROPE_BACKWARD))
 OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
-/* Returns the delta (row sums of dy * y) that a training step passes to attention's backward. On a GPU the product
- * before has computed it. On the CPU there is none, and the backward pass computes it. */
+/* Returns the delta (row sums of dy * y) that attention_backward gets in a training step. On a GPU the backward of the
+ * projection has computed it. On the CPU it gets none and computes delta itself. */
 static Tensor delta_of(Bench *b) { return device_is_host() ? tensor_none() : b->delta; }
 OP(delta, attention_delta(s, b->delta, b->dy, b->y))
 OP(attention_b, attention_backward(s, b->dqkv, tensor_none(), b->dy, b->y, b->lse, delta_of(b), b->qkv, tensor_none(), heads(b)))
@@ -201,7 +203,7 @@ static double run_ms(Bench *b, void (*run)(Bench *b), int64_t launches) {
 }
 
 static double median_ms(Bench *b, void (*run)(Bench *b)) {
-    run_ms(b, run, 2); /* the first call may choose algorithms, so it is not measured */
+    run_ms(b, run, 2); /* not measured, because the first call may choose algorithms */
     double  once = run_ms(b, run, 3), ms[SAMPLES];
     int64_t launches = once < 10.0 ? (int64_t)ceil(10.0 / fmax(once, 1e-3)) : 1;
     for (int i = 0; i < SAMPLES; i++) ms[i] = run_ms(b, run, launches);

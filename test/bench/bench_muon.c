@@ -12,7 +12,8 @@
 
 enum { STEP_TOKENS = 524288, RUNS = 2 };
 
-/* Milliseconds of the forward and backward passes of a micro-batch, and of the optimizer's update. */
+/* Milliseconds of the forward and backward passes of one micro-batch, and of an update of all weights by the
+ * optimizer. */
 typedef struct { double batch_ms, update_ms; } Times;
 
 static Times times_of(const OptimizerKind *kind, DType act, int64_t T, int64_t B, int64_t layers) {

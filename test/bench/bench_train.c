@@ -15,8 +15,9 @@
 
 #include "test/bench/training_step.h"
 
-/* Numbers of steps. The steps before the measured ones are not counted. On a GPU they are a plain one, a recorded one,
- * a replayed one, and some during which the clocks rise. */
+/* Numbers of steps: WARM_UP or GPU_WARM_UP steps that are not measured, then STEPS measured ones. On a GPU the first
+ * step runs plainly, the second is recorded as a CUDA graph, and later ones replay it. Some more let the clocks
+ * rise. */
 enum { WARM_UP = 2, GPU_WARM_UP = 5, STEPS = 10 };
 
 static DType dtype_of(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : strcmp(name, "fp16") == 0 ? F16 : F32; }

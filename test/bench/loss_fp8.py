@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""loss_fp8.py - what test/bench/loss_fp8.sh compares of two runs, as key=value words.
+"""loss_fp8.py - compares a run in bf16 with one in fp8 for test/bench/loss_fp8.sh, and prints key=value words.
   loss_fp8.py BF16_RUN FP8_RUN
 """
 import json
@@ -25,8 +25,8 @@ in_fp32 = {folder: json.load(open(f"{folder}/eval.json"))["loss"] for folder in 
 apart = [abs(lines(fp8, "train")[s]["loss"] / row["loss"] - 1) for s, row in lines(bf16, "train").items()]
 config = json.load(open(f"{fp8}/config.json"))
 width, batch = config["model"]["n_embd"], config["batch"]
-# Counts the elements that a step casts to fp8. In each block, x and dy of the products have 16 times the width for each
-# token, and the weights have 12 times the width squared for each micro-batch.
+# Counts the elements that a step casts to fp8. In each block, inputs and output gradients of the products have together
+# 16 times the width for each token. The weights have 12 times the width squared, cast in each micro-batch.
 cast = config["model"]["n_layer"] * (16 * width * batch["global_tokens"]
                                      + 12 * width**2 * batch["global_tokens"] // (batch["micro_batch"] * batch["seq_len"]))
 counts = list(lines(fp8, "train").values())

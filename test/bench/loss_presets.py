@@ -1,12 +1,12 @@
-"""Which of two configs learns more in the same time. The first trains as it stands; the second with as many steps as take
-the same time, found from short runs of both in turns: a busy machine slows both. Both runs resume: the same command goes
-on after a kill.
+"""Measures which of two configs learns more in the same time. The first config trains as it is. The second trains as
+many steps as take the same time. Short runs of both, alternating because a busy machine slows both, tell how many. Both
+runs resume: the same command continues after a kill.
 
-    test/bench/loss_presets.sh NAME FIRST.json SECOND.json [key=value ...]      keys: for both
+    test/bench/loss_presets.sh NAME FIRST.json SECOND.json [key=value ...]      keys: for both configs
 
-PAIRS=n: of short runs, default 5. THREADS=1: times are the processor's, so that others on the machine do not count; any
-other number, default 2: the wall's.
-Prints a line of key=value pairs.
+PAIRS=n: number of pairs of short runs, 5 by default. THREADS=1: measures processor time, so that other programs on the
+machine do not count. With any other number of threads, 2 by default, elapsed time is measured. Prints a line of
+key=value pairs.
 """
 import json
 import os
@@ -23,7 +23,8 @@ QUIET = ["sample.every=0", "log.tensorboard=false", "log.every=100"]
 
 
 def train(config, folder, keys):
-    """Seconds from start to end, of the processor with one thread."""
+    """Trains with a config and returns the seconds from start to end: processor time with one thread, else elapsed
+    time."""
     def now():
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime if THREADS == "1" else time.monotonic()
@@ -36,7 +37,8 @@ def train(config, folder, keys):
 
 
 def step_ms(config, keys):
-    """The difference of a short and a longer run: what the start takes is in both."""
+    """Returns the milliseconds of a step, from the difference of a longer and a shorter run. Both contain the time
+    of the start, which cancels."""
     def run(steps):
         shutil.rmtree("runs/presets/time", ignore_errors=True)
         return train(config, "runs/presets/time", [*keys, f"run.steps={steps}", "schedule.warmup_steps=1", "data.val=[]",

@@ -1,14 +1,15 @@
-"""The peer: the same GPT-2 trained by PyTorch on the same machine, as is usual there and in nanoGPT: torch.compile, bf16
-autocast over fp32 weights, fused AdamW, scaled_dot_product_attention, vocabulary padded to 50304. Same shapes, tied
-head, dropout 0, learned positions, tanh GELU; a step is forward, backward, clipping by the global norm, AdamW, as in
-bench_train.
+"""Trains the same GPT-2 in PyTorch on the same machine, for comparison, in the way that is usual there and in nanoGPT:
+torch.compile, bf16 autocast over fp32 weights, fused AdamW, scaled_dot_product_attention, vocabulary padded to 50304.
+Shapes are equal, with a tied head, dropout 0, learned positions and tanh GELU. A step is forward, backward, clipping by
+the global norm, and AdamW, as in bench_train.
 
     peer_torch.py [--size 124m|355m|774m|1558m] [--micro-batches 64,32] [--attention default,cudnn] [--seconds 150]
-    peer_torch.py --probes            rates of PyTorch's matrix products and copies only
-    peer_torch.py --device cpu --dtype fp32 --length 256 --micro-batches 4 [--no-compile]     on the processor
-    peer_torch.py --device cpu --tiny tries the script itself
+    peer_torch.py --probes                                   rates of PyTorch's matrix products and copies only
+    peer_torch.py --device cpu --dtype fp32 --length 256 --micro-batches 4 [--no-compile]       on the processor
+    peer_torch.py --device cpu --tiny                        tries the script itself
 
-Prints the fastest micro-batch and attention found in the time given, key=value pairs, one line; attempts go to stderr.
+Prints the fastest micro-batch and attention found in the given time, in one line of key=value pairs. Attempts go to
+stderr.
 """
 import argparse
 import contextlib
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-SIZES = {  # by name: layers, heads, width, and micro-batches to try, the largest first
+SIZES = {  # by name of a model: layers, heads, width, and sizes of micro-batches to try, the largest first
     "124m": (12, 12, 768, "64,32"), "355m": (24, 16, 1024, "48,32,16"), "774m": (36, 20, 1280, "24,16,8"), "1558m": (48, 25, 1600, "16,8,4"),
     "tiny": (2, 2, 64, "4,2")}
 T, VOCABULARY, PADDED = 1024, 50257, 50304
@@ -42,7 +43,7 @@ class Block(nn.Module):
         q, k, v = (part.view(b, t, self.heads, c // self.heads).transpose(1, 2) for part in self.c_attn(x).split(c, dim=2))
         if hasattr(F, "scaled_dot_product_attention"):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:  # PyTorch before 2.0 cannot compile; it serves only to try this script
+        else:  # PyTorch before 2.0 cannot compile models; with it this script can only be tried
             mask = torch.full((t, t), -math.inf, device=x.device).triu(1)
             y = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(c // self.heads) + mask, -1).to(v.dtype) @ v
         return self.attn_proj(y.transpose(1, 2).reshape(b, t, c))
@@ -78,7 +79,8 @@ def attention_backend(name):
 
 
 def measure(options, batch, attention):
-    """Median milliseconds of a step, and the peak of allocated memory in MiB."""
+    """Returns the median milliseconds of a training step, and the peak of allocated GPU memory in MiB (0 on the
+    CPU)."""
     on_gpu = options.device == "cuda"
     layers, heads, width, _ = SIZES[options.size]
     torch.manual_seed(1)
@@ -126,7 +128,7 @@ def search(options):
             if best and (time.monotonic() > end or slower):
                 break
             if attention != options.attention.split(",")[0] and batch != best[1]:
-                continue  # other kinds of attention are measured only at the micro-batch that was best
+                continue  # kinds of attention after the first try only the size that was best
             failure = ""
             try:
                 ms, memory = measure(options, batch, attention)

@@ -11,8 +11,7 @@
 #include "run/plan/simulate.h"
 
 enum { WORDS = 12 };
-/* The base configs. They are combined with each of SIZES and GRIDS; combinations that the config's rules refuse are
- * left out. */
+/* Configs to combine with each of SIZES and GRIDS. Combinations that the rules of configs refuse are left out. */
 static const char *const BASES[] = {"configs/gpt2-124m.json", "configs/gpt2-774m.json", "configs/llama-160m.json", "configs/qwen3-0.6b.json",
                                     "configs/qwen3-moe-small.json"};
 static const struct { int B, T; const char *words; } SIZES[] = {

@@ -15,15 +15,15 @@ expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not o
 # Takes the commands of the section "Three islands" of docs/islands.md, one per line.
 sed -n '/^## Three islands/,/^## [^T]/p' docs/islands.md | sed -n 's/^    //p' | sed -e ':a' -e '/\\$/N; s/ *\\\n */ /; ta' > "$work/commands"
 cd "$work" || exit 1
-# shown PATTERN: prints the one command that matches. A training command gets the number of steps that the caller of
-# this script gave.
+# shown PATTERN: prints the one command of docs/islands.md that matches. If this script got a number of steps, a
+# training command gets it, too.
 shown() {
     [ "$(grep -c -- "$1" commands)" -eq 1 ] || { echo "docs/islands.md has not one command like '$1'" >&2; exit 1; }
     grep -- "$1" commands | sed -E "s|^(\./train_gpt .*outer\.server.*)|\1 $steps_asked|"
 }
 begin() { local command; command=$(shown "run.dir=runs/$1") || exit 1; eval "exec $command" > "$1.out" 2>&1 & job=$!; }
 round() { grep -s '"outer"' runs/served/metrics.jsonl | tail -n 1 | sed -E 's/.*"round":([0-9]+).*/\1/'; }
-# reach ROUND: waits until the server has finished the round. Fails if the server ends before.
+# reach ROUND: waits until the server has finished round ROUND. Ends the script if the server ends before.
 reach() { until [ "$(round | grep . || echo 0)" -ge "$1" ]; do kill -0 $server 2> /dev/null || { tail -n 3 ./*.out; exit 1; }; sleep 0.1; done; }
 
 begin served; server=$job

@@ -1,5 +1,5 @@
-/* line.h - for tests of channels: a client's channel, a server's channel, and between them a connection whose bytes the
- * test carries itself. */
+/* line.h - for tests of channels: a client's channel and a server's channel. Each is connected to the test, which reads
+ * the bytes of one and passes them on to the other, or changes them. */
 #ifndef TRAIN_GPT_TEST_COMM_LINE_H
 #define TRAIN_GPT_TEST_COMM_LINE_H
 
@@ -18,7 +18,8 @@
 
 typedef struct {
     Channel *client, *server;
-    /* the test's ends of both connections: it reads the client's bytes at at_client, and the server's at at_server */
+    /* The test's ends of both connections. From at_client it reads what the client sent, from at_server what the server
+     * sent. */
     int      at_client, at_server;
 } Line;
 
@@ -79,7 +80,7 @@ static inline void line_cut(int *end) {
     *end = -1;
 }
 
-/* Carries the bytes that wait at end `from` to end `to`. Returns their number; 0 if there are none now. */
+/* Passes on the bytes that have arrived at end `from` to end `to`. Returns their number; 0 if none have arrived. */
 static inline size_t line_carry(int from, int to) {
     uint8_t bytes[4096];
     ssize_t n = recv(from, bytes, sizeof bytes, MSG_DONTWAIT);
@@ -87,7 +88,7 @@ static inline size_t line_carry(int from, int to) {
     return n > 0 ? (size_t)n : 0;
 }
 
-/* Carries the bytes of both handshakes until both channels are open. */
+/* Passes on the bytes of both handshakes until both channels are open. */
 static inline void line_open(Line *l) {
     while (!channel_is_open(l->client) || !channel_is_open(l->server)) {
         Channel *both[2] = {l->client, l->server};

@@ -17,7 +17,8 @@
 #include <cmocka.h>
 
 static Comm  *world;
-/* the stream of `world`, so that collectives over buckets are tested on the memory that they use in training */
+/* The stream of the communicator `world`. Collectives over buckets use it, so they are tested on device memory as in
+ * training. */
 static Stream stream;
 
 static inline int on_cpu(void) { return strcmp(device_backend(), "cpu") == 0; }
@@ -43,7 +44,8 @@ static inline void   give_back(void *x) { device_free_shared(x); }
 #define RUN_ON_RANKS(cases) run_on_ranks(#cases, cases, sizeof(cases) / sizeof *(cases))
 static inline int run_on_ranks(const char *name, const struct CMUnitTest *cases, size_t count) {
     world = world_all(world_join(launch_detect()));
-    if (comm_rank(world) > 0) { /* ranks other than 0 lose only stdout, so that CHECK can still print to stderr */
+    /* Only rank 0 prints results. The other ranks lose stdout, not stderr, to which CHECK prints. */
+    if (comm_rank(world) > 0) {
         cmocka_set_message_output(CM_OUTPUT_TAP);
         CHECK(freopen("/dev/null", "w", stdout), "no /dev/null");
     }

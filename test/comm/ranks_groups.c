@@ -8,8 +8,8 @@
 
 enum { SPLITS = 6, PIECE = 64 * 3, MOST = 16 };
 
-/* Returns the color of a rank in one of the ways to cut W ranks into groups: all in one, halves, odd and even, all in
- * reverse order, one apart from the others, each alone. */
+/* Returns the group (color) of a rank for way `split` of dividing W ranks: 0 and 3 all in one group (3 in reverse
+ * order), 1 halves, 2 odd and even, 4 one apart from the others, 5 each alone. */
 static int color_of(int split, int rank, int W) {
     switch (split) {
         case 1: return rank >= (W + 1) / 2;
@@ -21,8 +21,8 @@ static int color_of(int split, int rank, int W) {
 }
 static int key_of(int split, int rank, int W) { return split == 3 ? W - rank : 0; }
 
-/* Writes the ranks of this rank's color to `member`, in order of key, then of rank: the definition of a group. Returns
- * their number. */
+/* Writes the ranks of this rank's group to `member`, in order of key, then of rank, which is the definition of a group.
+ * Returns their number. */
 static int members_of(int split, int *member) {
     int W = comm_size(world), mine = color_of(split, comm_rank(world), W), count = 0;
     for (int i = 0; i < W; i++) {
@@ -42,7 +42,8 @@ static Group cut(int split) {
     return g;
 }
 
-/* Returns a small integer that every type holds exactly, in any order of additions: sums of four stay under 128. */
+/* Returns a small integer. Sums of four ranks stay under 128, so every type holds them exactly for any order of
+ * additions. */
 static float value(int rank, int64_t i, int salt) { return (float)((i * 7 + rank * 11 + salt * 5 + i / 61 * rank) % 31 - 15); }
 static float sum_of(const Group *g, int64_t i, int salt) {
     float sum = 0;
@@ -97,7 +98,7 @@ static void members_are_in_order(void **state) {
     comm_free(NULL);
 }
 
-/* Makes a group of ranks out of another group, with a name that is too long. The name is cut, and sums are right. */
+/* Divides a group of ranks into groups of two, with a name that is too long. The name is cut, and sums are right. */
 static void groups_of_groups(void **state) {
     (void)state;
     Group half = cut(1);
@@ -112,7 +113,7 @@ static void groups_of_groups(void **state) {
     comm_free(half.c);
 }
 
-/* comm_group along every set of axes of some grids has the members that mesh_group returns. */
+/* For some grids and every set of axes, the group that comm_group makes has the members that mesh_group returns. */
 static void groups_of_a_mesh(void **state) {
     (void)state;
     int  W = comm_size(world);
@@ -132,8 +133,8 @@ static void groups_of_a_mesh(void **state) {
         }
 }
 
-/* Runs collectives of two groups at once, for every pair of ways to cut the ranks. Ranks start them in different orders
- * (except NCCL's) and poll at different times. They wait for one group while the other proceeds. */
+/* Runs collectives in two groups at once, which divide the ranks in the ways `first` and `second`. Ranks start them in
+ * different orders, except NCCL's, and poll at different times. They wait for one group while the other proceeds. */
 static void two_groups_with(CommKind kind, int first, int second) {
     int   r = comm_rank(world), is_nccl = kind == COMM_NCCL;
     Group a = cut(first), b = cut(second);
@@ -169,8 +170,8 @@ static void two_groups_in_flight(void **state) {
             for (int second = emulated() ? first : 0; second < SPLITS; second++) two_groups_with((CommKind)kind, first, second);
 }
 
-/* A rank that waits in one group still serves the ranks of the other. Rank 0 blocks in a small call of group `all` with
- * a gather of the halves in flight. Odd ranks wait for that gather before they enter `all`. */
+/* A rank that waits in one group must still send and receive for its other groups. Rank 0 waits in a call of group
+ * `all` while a gather of group `half` is in flight. Odd ranks finish that gather before they enter `all`. */
 static void waits_move_every_group(void **state) {
     (void)state;
     Group   all = cut(0), half = cut(1);
@@ -194,8 +195,9 @@ static void waits_move_every_group(void **state) {
     comm_free(half.c), comm_free(all.c);
 }
 
-/* Uses numbers of collectives as the model's shards do. The k-th gather since comm_next is number k of its group, while
- * collectives of another group start before and in between. That group is older, so its numbers are higher. */
+/* Checks the numbers by which shards wait for collectives. After first = comm_next(group), the group's k-th gather has
+ * number first + k, although another group starts collectives before and in between. That group was used earlier, so
+ * its numbers are higher. */
 static void numbers_are_the_groups(void **state) {
     (void)state;
     for (int kind = COMM_RING, last = last_kind(); kind <= last; kind++) {
@@ -248,7 +250,7 @@ static void any_length_and_type(void **state) {
         }
 }
 
-/* Sums a tensor of two dimensions, by the call that blocks. */
+/* Sums a tensor of two dimensions by the blocking call comm_all_reduce. */
 static void any_shape(void **state) {
     (void)state;
     Group  g = cut(0);
@@ -260,8 +262,8 @@ static void any_shape(void **state) {
     comm_free(g.c);
 }
 
-/* A ring of W ranks computes piece p as ((x[p+1] + x[p+2]) + ...) + x[p], rounded to the type at each +, with equal
- * bits on every rank. */
+/* A ring of W ranks sums piece p, the part of a bucket that rank p keeps, as ((x[p+1] + x[p+2]) + ...) + x[p]. x[r] is
+ * rank r's part. The sum is rounded to the type at each +, with equal bits on every rank. */
 static void sixteen_bits_round_once_per_addition(void **state) {
     (void)state;
     static const DType TYPES[] = {BF16, F16};
@@ -348,8 +350,8 @@ static void times_are_the_groups(void **state) {
     comm_free(idle.c), comm_free(g.c);
 }
 
-/* Tests a sum in two levels: first within this rank's group, then of this rank's piece over the groups. Several buckets
- * are in flight. */
+/* Tests a sum in two levels. The ranks of a group (shard) sum a bucket, and each keeps its part. Then each part is
+ * summed over the ranks that have it in all groups (replica). Several buckets are in flight. */
 static void sums_after_sums(void **state) {
     (void)state;
     enum { BUCKETS = 5 };
@@ -382,8 +384,8 @@ static void sums_after_sums(void **state) {
     }
 }
 
-/* Checks the bytes sent, summed over the ranks. In a ring each rank passes on the pieces of the others, also the
- * shorter last ones. */
+/* Checks the bytes that a collective sends, summed over the W ranks: (W - 1) times the bytes of a bucket, twice for an
+ * all-reduce. This holds also if the last ranks' parts of the bucket are shorter. */
 static void bytes_sent(void **state) {
     (void)state;
     static const DType TYPES[] = {F32, BF16};
@@ -402,7 +404,8 @@ static void bytes_sent(void **state) {
         }
 }
 
-/* Runs more collectives than the trace keeps, of two groups alternately. Makes and frees hundreds of groups. */
+/* Runs more collectives, of two groups in turn, than the trace of recent collectives holds. Then makes and frees many
+ * groups. */
 static void many(void **state) {
     (void)state;
     Group   a = cut(0), b = cut(1);

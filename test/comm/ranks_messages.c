@@ -7,8 +7,8 @@ enum { MOST = 16 };
 
 static float value(int rank, int64_t i, int salt) { return (float)((i * 7 + rank * 11 + salt * 5 + i / 61 * rank) % 31 - 15); }
 
-/* Sends messages round a ring of pairs of ranks, several in flight in each pair, of one element and more. Each message
- * arrives whole and in order, and nothing else changes. Collectives of all ranks run at the same time. */
+/* Each rank sends messages of different lengths to the next rank, several in flight at once. Each arrives whole and in
+ * order, and nothing else changes. An all-reduce over all ranks runs at the same time. */
 static void messages_in_order(void **state) {
     (void)state;
     enum { MESSAGES = 5 };
@@ -82,8 +82,8 @@ static void everything_to_everyone(void **state) {
 static int64_t exchanged(int from, int to, int number) { return (from * 5 + to * 3 + number) % 4 == 1 ? 0 : 1 + (from * 70001 + to * 13 + number * 64) % 150000; }
 static float   exchanged_value(int from, int to, int number, int64_t i) { return value(from * 4 + number, i, to); }
 
-/* Each rank sends two messages, one, or none to every other rank, with a sum in the ring before and a gather after. In
- * a second exchange some ranks send nothing at all. Bytes are counted where they are sent. */
+/* Each rank sends two messages, one, or none to every other rank. A sum in the ring is in flight before, a gather
+ * after. In a second exchange some ranks send nothing. The bytes of a message are counted by its sender. */
 static void exchanges(void **state) {
     (void)state;
     int W = comm_size(world), r = comm_rank(world), wrong = 0;

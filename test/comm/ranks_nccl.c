@@ -25,8 +25,8 @@ static void gathers(const Tensor *x, int count, GatherOrder order) {
     nccl_join_end(world);
 }
 
-/* Sums r + 1 over the ranks and gathers the sums. The stream fills, reduces, gathers and reads, and the host does not
- * wait in between. */
+/* Each rank gives r + 1. The stream fills a bucket, sums it over the ranks, gathers the sums and reads them, while the
+ * host does not wait in between. */
 static void order_is_the_streams(void **state) {
     (void)state;
     if (!has_nccl()) skip();
@@ -37,7 +37,7 @@ static void order_is_the_streams(void **state) {
     Tensor  t = tensor_1d(device_alloc(bytes, "a bucket"), F32, n);
     float  *host = (float *)device_alloc_host(bytes, "a bucket");
     for (int64_t i = 0; i < n; i++) host[i] = (float)(r + 1);
-    for (int round = 0; round < 100; round++) { /* 200 collectives, more than the number whose times are kept */
+    for (int round = 0; round < 100; round++) { /* 200 collectives; NCCL keeps the times of fewer */
         device_zero(&stream, t);
         device_from_host_queued(&stream, t, host);
         start(OP_REDUCE_SCATTER, t);
@@ -78,8 +78,8 @@ static void times_come_from_the_gpu(void **state) {
     comm_set_kind(world, COMM_RING);
 }
 
-/* Gathers in two groups, the second after the first, while the stream has other work. All pieces arrive, and each has
- * its own number, time and end. */
+/* Gathers buckets in two groups, the second after the first, while the stream has other work. The parts of all ranks
+ * arrive, and the trace of each gather has its own number, time and end. */
 static void gathers_in_groups(void **state) {
     (void)state;
     if (!has_nccl()) skip();
@@ -94,7 +94,7 @@ static void gathers_in_groups(void **state) {
     for (int64_t i = 0; i < all; i++) host[i] = i % n / PIECE == r ? (float)(10 * (i / n) + r + 1) : -1.0f;
     for (int b = 0; b < BUCKETS; b++) bucket[b] = tensor_slice(t, b * n, n);
     int64_t first = comm_next(world);
-    for (int round = 0; round < 40; round++) { /* 200 collectives, more than the number whose times are kept */
+    for (int round = 0; round < 40; round++) { /* 200 collectives; NCCL keeps the times of fewer */
         device_from_host_queued(&stream, t, host);
         gathers(bucket, FIRST, GATHERS_NOW);
         device_zero(&stream, other);

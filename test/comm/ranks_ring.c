@@ -7,8 +7,8 @@
 #include "core/rng.h"
 #include "test/comm/ranks.h"
 
-/* Numbers of floats in a rank's piece: the smallest, odd multiples of 64, around the ring's chunk of 65536, several
- * chunks, and just over 262144. */
+/* Numbers of floats in the part of a bucket that each rank keeps: the smallest, odd multiples of 64, around the ring's
+ * chunk of 65536, several chunks, and just over 262144. */
 static const int64_t PIECES[] = {64, 192, 4032, 65472, 65536, 65600, 131072, 5 * 65536 + 192, 262144 + 64};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, IN_FLIGHT = 9 };
 /* Returns the number of lengths to test. The emulator is slow and only affects the copies before and after the ring, so
@@ -32,7 +32,8 @@ static int64_t wrong_sums(const float *x, int64_t from, int64_t to) {
     return wrong;
 }
 
-/* Returns the last kind of communication (CommKind) to test: NCCL if it is built in and every rank has a GPU. */
+/* Returns the last CommKind to test: COMM_NCCL if NCCL is built in and every rank has a GPU of its own, otherwise
+ * COMM_MPI. */
 static int last_kind(void) { return comm_owns_device(world, device_id()) ? COMM_NCCL : COMM_MPI; }
 
 static void sums_are_exact_with(CommKind kind) {
@@ -104,7 +105,7 @@ static void device_memory_alone(void **state) {
     device_free(t.data, bytes);
 }
 
-/* Tests a piece with more chunks than sends posted in advance. */
+/* Sums a bucket of which each rank's part has 67 chunks, more than the ring posts sends in advance. */
 static void long_piece(void **state) {
     (void)state;
     if (emulated()) skip();
@@ -117,8 +118,8 @@ static void long_piece(void **state) {
     give_back(x);
 }
 
-/* The sum of piece p is ((x[p+1] + x[p+2]) + ...) + x[p] in fp32, where x[r] is rank r's piece. The order depends only
- * on the number of ranks W, so the bits are the same every time. */
+/* The sum of piece p, the part of a bucket that rank p keeps, is ((x[p+1] + x[p+2]) + ...) + x[p] in fp32, where x[r]
+ * is rank r's part. The order depends only on the number of ranks W, so the bits are the same every time. */
 static void order_of_additions_is_fixed(void **state) {
     (void)state;
     int     W = comm_size(world), r = comm_rank(world);
@@ -139,7 +140,8 @@ static void order_of_additions_is_fixed(void **state) {
     give_back(x), give_back(again), give_back(sum), give_back(next);
 }
 
-/* Mixes reductions and gathers while ranks poll at different times. No collective takes another's messages. */
+/* Several reductions and gathers are in flight while ranks poll at different times. No collective receives a message of
+ * another one. */
 static void several_in_flight_with(CommKind kind) {
     comm_set_kind(world, kind);
     int    W = comm_size(world), r = comm_rank(world);
@@ -170,7 +172,7 @@ static void several_in_flight(void **state) {
     for (int kind = COMM_RING; kind <= last_kind(); kind++) several_in_flight_with((CommKind)kind);
 }
 
-/* The first message is sent before start returns, and polling alone completes the collective. */
+/* The start of a collective posts its first message. Polling alone completes it. */
 static void sends_are_posted_at_start(void **state) {
     (void)state;
     int       W = comm_size(world), r = comm_rank(world);
@@ -188,7 +190,7 @@ static void sends_are_posted_at_start(void **state) {
     else {
         EXPECT_ON_ALL(count == 3 && trace[0].sequence == (known ? before.sequence + 1 : 0) &&
                       trace[2].sequence == trace[0].sequence + 2);
-        /* on a GPU this check is left out, because the bytes are copied to the host later */
+        /* not on a GPU, where the bytes are copied to the host before they are sent */
         for (int k = 0; k < 2 && (on_cpu() || emulated()); k++)
             EXPECT_ON_ALL(trace[k].start_ms > 0 && trace[k].first_send_ms >= trace[k].start_ms);
         do {
@@ -204,7 +206,7 @@ static void sends_are_posted_at_start(void **state) {
     give_back(x), give_back(y);
 }
 
-/* Tests a bucket so short that the last pieces are only padding, which stays zero. */
+/* Sums a bucket of 65 elements, so short that the parts of the last ranks are only padding. The padding stays zero. */
 static void padding_stays_zero(void **state) {
     (void)state;
     int    W = comm_size(world), r = comm_rank(world);

@@ -33,7 +33,7 @@ static void shared_devices_are_found(void **state) {
     char own[32];
     snprintf(own, sizeof own, "GPU-%d", comm_rank(world));
     EXPECT_ON_ALL(comm_owns_device(world, own));
-    /* all ranks name the same GPU here, so comm_owns_device also warns */
+    /* all ranks name the same GPU, so comm_owns_device returns 0 and warns */
     EXPECT_ON_ALL(comm_owns_device(world, "GPU-0") == (comm_size(world) == 1));
     EXPECT_ON_ALL(!comm_owns_device(world, comm_rank(world) == 0 ? "" : own));
 }
@@ -106,7 +106,7 @@ static void dead_neighbours_are_seen(void **state) {
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
     *known = stopped;
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_STOPPED);
-    /* lets the stopped process end; until its parent waits for it, it is a zombie, which counts as gone */
+    /* The stopped process continues and ends. Until its parent waits for it it is a zombie, which counts as gone. */
     kill(stopped, SIGCONT);
     waitid(P_PID, (id_t)stopped, &(siginfo_t){0}, WEXITED | WNOWAIT);
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
@@ -117,7 +117,8 @@ static void dead_neighbours_are_seen(void **state) {
 }
 
 static void count_call(void *calls) { ++*(int64_t *)calls; }
-/* Progress is reported to a listener at once, but not at every call. A listener that was removed gets no reports. */
+/* A listener of world_watch is called at once when a collective makes progress, but not each time. A removed listener
+ * is not called. */
 static void progress_is_told(void **state) {
     (void)state;
     int64_t calls = 0;

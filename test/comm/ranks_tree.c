@@ -7,8 +7,8 @@
 
 #include "comm/comm.h"
 
-/* PIECES: numbers of floats in a rank's piece: the smallest, around a chunk of 32768 floats, several chunks. LEAVES:
- * numbers of micro-batches of each rank. */
+/* PIECES: numbers of floats in the part of a bucket that each rank keeps: the smallest, around a chunk of 32768,
+ * several chunks. LEAVES: numbers of micro-batches of each rank. */
 static const int64_t PIECES[] = {64, 32768 - 64, 32768, 32768 + 64, 3 * 32768 + 192};
 static const int64_t LEAVES[] = {1, 2, 3, 5, 7};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, TREES = sizeof LEAVES / sizeof *LEAVES };
@@ -54,7 +54,7 @@ static int last_kind(void) { return comm_owns_device(world, device_id()) ? COMM_
 
 static void the_bits_of_the_definition(void **state) {
     (void)state;
-    /* with one rank comm sends nothing, and the model's shards add the nodes themselves */
+    /* one rank sends nothing: its nodes are added in model/shards.c, not in comm */
     if (comm_size(world) == 1) return;
     for (int kind = COMM_RING; kind <= last_kind(); kind++) {
         comm_set_exchanges(world);

@@ -7,8 +7,8 @@ set -u
 program=$B/test/comm/abort
 out=$(mktemp); trap 'rm -f "$out"' EXIT
 
-# expect NAME STATUS TEXT COMMAND...: checks the exit status and that TEXT is in exactly one line. The command must end
-# within a minute; a quiet machine takes a second or two.
+# expect NAME STATUS TEXT COMMAND...: checks that the command ends with STATUS and that exactly one line of its output
+# has TEXT. It must end within a minute; a quiet machine takes a second or two.
 expect() {
     local name=$1 status=$2 text=$3 got told begin=$EPOCHREALTIME; shift 3
     timeout 60 "$@" >"$out" 2>&1; got=$?
@@ -19,8 +19,8 @@ expect() {
         echo "not ok $name: status $got, not $status; \"$text\" in $told lines of:"; sed 's/^/    /' "$out"
     fi
 }
-# alone NAME STATUS TEXT [VARIABLE=VALUE...]: checks exit status and TEXT, as expect does, of one process without a
-# launcher.
+# alone NAME STATUS TEXT [VARIABLE=VALUE...]: runs one process without a launcher, with these variables. It must end
+# with STATUS, and exactly one line of its output has TEXT.
 alone() { local name=$1 status=$2 text=$3; shift 3; expect "$name" "$status" "$text" env "$@" "$program" fine; }
 
 if [[ $B == *nompi* ]]; then

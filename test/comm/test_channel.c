@@ -24,8 +24,8 @@ typedef struct {
     Key       key;
     pthread_t thread;
     int       stop;
-    uint64_t  sent, received; /* bytes that the last ended channel sent, and bytes that it received */
-    char      fault[512];     /* reason why the last ended channel broke */
+    uint64_t  sent, received; /* bytes that the channel that ended last had sent, and had received */
+    char      fault[512];     /* reason why the channel that ended last broke */
     int       code;
 } Echo;
 
@@ -200,10 +200,11 @@ static void a_reader_that_stops_reading(void **state) {
     double began = clock_ms();
     assert_int_equal(channel_flush(server, 50), 0);
     assert_true(clock_ms() - began >= 50 && clock_ms() - began < 2000);
-    /* a full channel is not broken; the caller decides how long to wait */
+    /* a channel with too many unsent bytes is not broken; the caller decides how long to wait */
     assert_int_equal(channel_progress(server), 0);
     assert_false(channel_has_space(server));
-    while (channel_unsent(server) <= CHANNEL_OUT_BYTES) { /* short messages never wait */
+    /* channel_queue, for short messages, accepts more than CHANNEL_OUT_BYTES */
+    while (channel_unsent(server) <= CHANNEL_OUT_BYTES) {
         channel_queue(server, bytes_frame(BYTES - (size_t)sent), x);
         sent++;
     }
@@ -215,7 +216,8 @@ static void a_reader_that_stops_reading(void **state) {
         }
     assert_int_equal(got, sent);
     assert_int_equal(channel_unsent(server), 0);
-    while (!channel_is_broken(server)) channel_queue(server, bytes_frame(BYTES), x); /* the client reads nothing more */
+    /* the client has stopped reading, so the unsent bytes reach the limit at which the channel breaks */
+    while (!channel_is_broken(server)) channel_queue(server, bytes_frame(BYTES), x);
     assert_true(channel_unsent(server) <= CHANNEL_MOST_UNSENT);
     assert_int_equal(channel_fault(server)->code, EXIT_PEER);
     assert_non_null(strstr(channel_fault(server)->text, "reads too slowly"));
@@ -223,7 +225,8 @@ static void a_reader_that_stops_reading(void **state) {
     free(x);
 }
 
-/* A server sends its reason and ends while its peer still sends and reads late. The peer receives the reason. */
+/* A server sends a reason and closes the channel, while the peer still sends and reads late. The peer must receive the
+ * reason. */
 static void last_words_reach_a_peer_that_sends(void **state) {
     (void)state;
     enum { BYTES = 1 << 20 };
@@ -385,8 +388,8 @@ static void no_signal_for_a_lost_peer(void **state) {
     channel_close(NULL);
 }
 
-/* Packets of a large frame do not wake the reader one by one. It wakes after 32 KiB, at the end of the frame, and at
- * the end of the connection. */
+/* A reader is not woken by each packet of a large frame. It is woken by the frame's header, after every 32 KiB, at the
+ * end of the frame, and when the connection ends. */
 static void a_large_frame_wakes_seldom(void **state) {
     /* Header and payload together are 6 TLS records of 16 KiB and one of 1744 bytes. */
     enum { BYTES = 100000, RECORDS = 7, ALL = FRAME_HEADER_BYTES + BYTES + RECORDS * RECORD_ADDS };
@@ -407,7 +410,7 @@ static void a_large_frame_wakes_seldom(void **state) {
         if (PART[i].wakes) assert_int_equal(channel_next(l.server, &h, &payload), at + PART[i].bytes == all + ALL);
     }
     assert_true(at == all + ALL);
-    /* the header of the next frame wakes the reader */
+    /* the reader is woken by the header of the next frame, before its payload has arrived */
     assert_int_equal(channel_send(l.client, bytes_frame(10), bytes), 1);
     line_read(l.at_client, all, FRAME_HEADER_BYTES + 10 + RECORD_ADDS);
     line_write(l.at_server, all, 60);

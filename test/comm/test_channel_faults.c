@@ -40,7 +40,7 @@ static void assert_broken(Line *l, int code, const char *words) {
     assert_int_equal(channel_fault(l->server)->code, code);
 }
 
-/* Writes to out the encrypted bytes that the client's channel sends for a frame with this text. Returns their
+/* Lets the client's channel send a frame with this text, and writes the encrypted bytes to out. Returns their
  * number. */
 static size_t sent_frame(Line *l, const char *text, uint8_t *out) {
     size_t bytes = strlen(text);
@@ -68,7 +68,8 @@ static void a_frame_cut_at_every_byte(void **state) {
         length = sent_frame(&l, "{}", bytes);
         line_write(l.at_server, bytes, cut);
         line_cut(&l.at_server);
-        if (cut == length) assert_next(&l, "{}"); /* the frame is returned only if all of its bytes have arrived */
+        /* the whole frame has arrived, so it must be returned; of a cut one nothing is returned */
+        if (cut == length) assert_next(&l, "{}");
         assert_broken(&l, EXIT_PEER, cut == 0 || cut == length ? "closed the connection" : "within a frame");
         line_free(&l);
     }
@@ -106,7 +107,7 @@ static void frames_repeated_reordered_and_lost(void **state) {
     }
 }
 
-/* A server refuses a frame that it sent itself, and a frame of another connection with the same key. */
+/* A server must refuse its own frames sent back to it, and frames of another connection with the same key. */
 static void frames_of_other_ways(void **state) {
     (void)state;
     uint8_t bytes[128];
@@ -122,8 +123,8 @@ static void frames_of_other_ways(void **state) {
     line_free(&l), line_free(&other);
 }
 
-/* A peer that has the key sends what no channel sends: frames that are repeated or left out, bytes that are no frame,
- * half a frame. */
+/* A peer that has the key sends valid TLS records whose content no channel sends: repeated or missing frames, bytes
+ * that are no frame, half a frame. */
 static void a_hostile_peer_with_the_key(void **state) {
     (void)state;
     static const struct { int counter[2]; const char *why; } CASES[] = {
@@ -182,8 +183,8 @@ static void values_beyond_the_model(void **state) {
     line_free(&l);
 }
 
-/* The peer's system resets the connection while the last frame is still in the reader's buffer. The frame is returned
- * before the error. */
+/* The peer's system resets the connection while the last frame is still in the reader's buffer. The reader must get the
+ * frame first, then the error. */
 static void a_reset_after_a_whole_frame(void **state) {
     (void)state;
     Line        l = line_make(&KEY, &KEY);
@@ -206,8 +207,8 @@ static void a_reset_after_a_whole_frame(void **state) {
 
 /* --- openings ----------------------------------------------------------------------------------------------------- */
 
-/* Carries the client's handshake to the server, with bit `bit` flipped (-1: none) and cut after `cut` bytes. Then ends
- * the client's direction. */
+/* Passes the client's handshake on to the server, with bit number `bit` flipped (-1: none) and cut off after `cut`
+ * bytes. Then ends the connection in this direction. */
 static void carry_opening(Line *l, int bit, size_t cut) {
     size_t carried = 0;
     for (int idle = 0; idle < 3 && carried < cut && !channel_is_broken(l->server); idle++) {
@@ -228,7 +229,7 @@ static void carry_opening(Line *l, int bit, size_t cut) {
     line_cut(&l->at_server);
 }
 
-/* Returns the bytes of the client's handshake. Sets *hello to the bytes of its first message. */
+/* Returns the number of bytes that a client sends in the handshake. Sets *hello to that of its first message. */
 static size_t opening_bytes(size_t *hello) {
     Line l = line_make(&KEY, &KEY);
     *hello = (size_t)channel_sent_bytes(l.client);
@@ -256,13 +257,13 @@ static void openings_with_any_bit_flipped(void **state) {
     const void *payload;
     size_t      hello, all = opening_bytes(&hello);
     for (size_t bit = 0; bit < 8 * all; bit++) {
-        /* half of the version in the header of the first TLS record, which RFC 8446 says to ignore */
+        /* a byte of the version in the first TLS record's header, which receivers must ignore (RFC 8446) */
         if (bit / 8 == 2) continue;
         Line l = line_make(&KEY, &KEY);
         carry_opening(&l, (int)bit, all);
         assert_int_equal(next_frame(l.server, &h, &payload), -1);
         assert_false(channel_is_open(l.server));
-        /* after its first message the client has already accepted the server */
+        /* if a later message is damaged, the client has already accepted the server */
         if (bit < 8 * hello) assert_false(channel_is_open(l.client));
         line_free(&l);
     }
@@ -316,7 +317,7 @@ static void other_protocols(void **state) {
         Line l = line_make(&KEY, &KEY);
         line_write(l.at_server, bytes, sent);
         assert_broken(&l, EXIT_CONFIG, "speaks protocol 2, this program protocol 3");
-        line_read(l.at_server, bytes, 8); /* the client gets a refusal in the form that its protocol version knows */
+        line_read(l.at_server, bytes, 8); /* the client of protocol 2 gets its refusal in that protocol */
         assert_memory_equal(bytes, "TGO1\3\0\0\0", 8);
         bytes[4] = 2;
         line_free(&l);
@@ -395,7 +396,7 @@ static void memory_comes_with_the_proof(void **state) {
     assert_broken(&l, EXIT_CONFIG, "another key");
     line_free(&l);
     l = line_make(&KEY, &KEY);
-    /* without the proof of the key only OpenSSL's buffers of one TLS record are allocated */
+    /* a peer that has not proved the key makes the server allocate only OpenSSL's buffers of one TLS record */
     assert_true(largest > 0 && largest < 65536);
     line_open(&l);
     assert_true(largest >= CHANNEL_FRAME_BYTES);
@@ -412,8 +413,8 @@ static uint32_t draw(uint32_t n) {
     return (uint32_t)(random_state >> 33) % n;
 }
 
-/* Adds one fault to `bytes`, which hold FRAMES frames in *length bytes. Frame i begins at at[i]. Returns the number of
- * unchanged bytes at the start. */
+/* Adds one random fault to `bytes`, *length bytes of FRAMES frames; frame i begins at at[i]. Returns the number of
+ * bytes before the fault. */
 static size_t harm(uint8_t *bytes, size_t *length, const size_t *at) {
     uint32_t frame = draw(FRAMES - 1), other = draw(FRAMES);
     size_t   place = draw((uint32_t)*length), from = at[frame], size = at[frame + 1] - from;
@@ -439,14 +440,14 @@ static size_t harm(uint8_t *bytes, size_t *length, const size_t *at) {
         memmove(bytes + from + size, bytes + from, at[frame + 1] - from);
         memcpy(bytes + from, held, size);
         return from;
-    default: /* replaces bytes by those of another place */
+    default: /* overwrites bytes by a copy of others */
         for (size_t i = 0; i < 16 && place + i < *length; i++) bytes[place + i] = bytes[(at[other] + i) % *length];
         return place;
     }
 }
 
-/* Sends frames over a connection, some of them damaged. The server must receive exactly the frames before the damage.
- * Returns their number, or -1 if one was wrong or missing. */
+/* Sends FRAMES frames over a connection; if is_harmed, one random fault is added. The server must receive exactly the
+ * frames before the fault, and then break. Returns their number, or -1 if one was wrong or missing. */
 static int carry_frames(int is_harmed) {
     static uint8_t bytes[RAW + 1], good[RAW + 1];
     char           texts[FRAMES][TEXT];

@@ -38,8 +38,7 @@ static int parses_as(FrameHeader h, int64_t most) {
     return 1;
 }
 
-/* Compares the header with the documented format byte by byte, because other programs may be written for that
- * format. */
+/* Compares the bytes of a header with the documented format, on which other programs may rely. */
 static void the_bytes_are_those_of_the_format(void **state) {
     (void)state;
     static const uint8_t expected[FRAME_HEADER_BYTES] = {
@@ -68,17 +67,18 @@ static void headers_out_of_range_are_refused(void **state) {
     REFUSED(payload_bytes, 47);
     REFUSED(payload_bytes, FRAME_PAYLOAD_LIMIT + 1);
     h = (FrameHeader){.kind = 1, .type = FRAME_BYTES, .elems = INT64_MAX, .payload_bytes = FRAME_PAYLOAD_LIMIT};
-    /* allowed: a frame of bytes may name any number of elements, because a request for values sends none */
+    /* allowed: FRAME_BYTES carries no values, so `elems` need not agree with the length (a GET names what it
+     * requests) */
     assert_true(parses_as(h, INT64_MAX));
     h.payload_bytes++;
     assert_false(parses_as(h, INT64_MAX));
-    /* 2^62 values of 4 bytes are 2^64 bytes, which is 0 in 64 bits. */
+    /* refused: 2^62 values of 4 bytes are 2^64 bytes, which would be 0 in 64-bit arithmetic */
     h = (FrameHeader){.kind = 1, .type = FRAME_F32, .elems = (int64_t)1 << 62, .payload_bytes = 0};
     assert_false(parses_as(h, INT64_MAX));
 }
 
-/* Cuts a header at every byte, and flips each bit. The header is refused, or parsed with exactly the flipped field
- * changed. */
+/* Cuts a header at every byte, and flips each of its bits. The header is refused, or only the flipped field has another
+ * value. */
 static void cut_and_flipped_headers(void **state) {
     (void)state;
     uint8_t     bytes[FRAME_HEADER_BYTES], again[FRAME_HEADER_BYTES];
@@ -107,7 +107,8 @@ static void fill(float *x, int64_t n) {
     }
 }
 
-/* Returns the nearest of the two 16-bit neighbours of x, the even one at a tie. This is the plain reference. */
+/* Returns x rounded to bf16: the nearer of the two neighbours, at a tie the even one. This plain version is the
+ * reference. */
 static float nearest_bf16(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -156,7 +157,8 @@ static void odd_values_as_int8(void **state) {
     (void)state;
     float   x[4] = {1, -2, INFINITY, 3}, back[4];
     uint8_t payload[8];
-    for (int i = 0; i < 2; i++, x[2] = NAN) { /* one value is infinite, then NaN; the receiver must notice it */
+    /* an infinite or undefined value must stay recognizable for the receiver, also in int8 */
+    for (int i = 0; i < 2; i++, x[2] = NAN) {
         frame_pack(FRAME_INT8, payload, x, 4);
         frame_unpack(FRAME_INT8, back, payload, 4);
         assert_true(isnan(back[0]) && isnan(back[2]));

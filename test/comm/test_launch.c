@@ -66,7 +66,8 @@ static void explain(void *unused) {
     launch_explain_alone();
 }
 
-/* Variables of a launcher that did not start this process get one warning, which names the variable. */
+/* If the environment has variables of a launcher that did not start this process, the program warns once and names a
+ * variable. */
 static void variables_without_their_launcher_are_named(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
@@ -79,8 +80,8 @@ static void variables_without_their_launcher_are_named(void **state) {
     clear();
 }
 
-/* The ranks of mpirun run a subcommand once, together. Tasks of srun may have different arguments, so each task runs
- * its subcommand. */
+/* mpirun starts the ranks of one job, which run a subcommand once, together. Tasks of srun may have different
+ * arguments, so each runs its own subcommand. Tests how the two are told apart. */
 static void mpirun_and_srun_are_told_apart(void **state) {
     (void)state;
     clear();
@@ -117,7 +118,7 @@ static const Advice ONE_CORE[] = {
 
 static void start_alone(void *core) {
     if (core) sched_setaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)core);
-    launch_explain_alone(); /* subcommands call launch_explain_alone, which must print nothing about tasks */
+    launch_explain_alone(); /* called by subcommands; it must not advise about unused tasks of the job */
     launch_explain_tasks();
     Comm *c = world_all(world_join(launch_detect()));
     world_threads(comm_world(c));
@@ -158,11 +159,11 @@ static void a_rank_of_one_core_is_told(void **state) {
     char path[96], siblings[32] = "";
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", first);
     read_line(path, siblings);
-    /* skipped on a host with one core, where no core can be missing */
+    /* with one core there is nothing to advise */
     if (CPU_COUNT(&mine) < (strpbrk(siblings, ",-") ? 3 : 2)) skip();
     char quota[32] = "max";
     read_line("/sys/fs/cgroup/cpu.max", quota);
-    /* skipped in a container that may use at most one core */
+    /* in a container limited to one core there is nothing to advise */
     if (strncmp(quota, "max", 3) != 0) skip();
     expect_advice(ONE_CORE, sizeof ONE_CORE / sizeof *ONE_CORE, &one);
 }
@@ -198,7 +199,8 @@ static void alone_everything_is_a_no_op(void **state) {
     world_leave(comm_world(c));
 }
 
-/* Simulates collectives of a 2 x 2 grid, as `plan` does, and checks the bytes that they note. */
+/* Makes collectives of a 2 x 2 grid that only note the bytes that they would send, as `plan` does, and checks these
+ * bytes. */
 static void dry_collectives_note_their_bytes(void **state) {
     (void)state;
     clear();

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-/* `hosts` has a letter for each rank, the name of its host. The ranks of a host get consecutive numbers in their order.
- * Hosts are ordered by first appearance. */
+/* Numbers ranks by host and compares with `expected`. Letter r of `hosts` is the host of rank r. Hosts are numbered by
+ * first appearance, and the ranks of a host get consecutive numbers. */
 static void numbers_of(const char *hosts, const int *expected) {
     char host[16][HOST_CHARS] = {{0}};
     int  size = (int)strlen(hosts), number[16];

@@ -63,7 +63,8 @@ static void the_same_sum_on_any_ranks(void **state) {
             assert_true(got == want);
         }
     }
-    assert_true(different > MOST_LEAVES / 2); /* most sums differ between orders, so the test can tell them apart */
+    /* most sums depend on the order of additions, so a wrong order would be noticed */
+    assert_true(different > MOST_LEAVES / 2);
 }
 
 static int log2_up(int64_t n) {

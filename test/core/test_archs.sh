@@ -7,8 +7,8 @@ mkdir -p "$WORK/cuda/bin" "$WORK/cuda/include" "$WORK/bin"
 for name in cuda/bin/nvcc bin/nvidia-smi; do echo '#!/bin/sh' > "$WORK/$name"; chmod +x "$WORK/$name"; done
 echo 'case $1 in --list-gpu-arch) printf "compute_%s\n" $KNOWN ;; esac' >> "$WORK/cuda/bin/nvcc"
 echo '[ -z "$GPUS" ] && exit 9; printf "%s\n" $GPUS' >> "$WORK/bin/nvidia-smi"
-# commands "ARCHITECTURES OF NVCC" "GPUS" [MAKE'S WORDS...]: writes the commands that make prints for one CUDA source
-# and the program to $WORK/said.
+# commands "ARCHITECTURES OF NVCC" "GPUS" [MAKE'S WORDS...]: simulates a machine with this nvcc and these GPUs. Writes
+# to $WORK/said the commands with which make would compile one CUDA source and link the program.
 commands() {
     local known=$1 gpus=$2; shift 2
     KNOWN=$known GPUS=$gpus PATH=$WORK/bin:$PATH make -n V=1 BACKEND=cuda CUDA_HOME="$WORK/cuda" B="$WORK/build" "$@" > "$WORK/said" 2>&1
@@ -45,7 +45,7 @@ commands "" ""
 expect "an nvcc that lists nothing is taken at its word" compiles "80 90a 100" 100
 
 links_nccl() { grep -q -- '-o .*/train_gpt .* -lnccl ' "$WORK/said"; }
-# A machine without CUDA may have no C++ compiler. This simulated one finds nccl.h if -I names its folder.
+# Without CUDA there may be no C++ compiler either. This simulated one succeeds if a folder given by -I has nccl.h.
 printf '#!/bin/sh\nfor word; do [ ! -e "${word#-I}/nccl.h" ] || exit 0; done; exit 1\n' > "$WORK/bin/c++"; chmod +x "$WORK/bin/c++"
 commands "$NEW" "" CXX="$WORK/bin/c++"
 expect "without nccl.h: no NCCL is linked, nccl.c takes the place of nccl.cu" eval '! links_nccl && grep -q -- "-o $WORK/build/comm/nccl.o comm/nccl.c" "$WORK/said" && ! grep -q "comm/nccl.cu" "$WORK/said"'

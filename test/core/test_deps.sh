@@ -6,7 +6,7 @@ expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not o
 bin=$WORK/bin
 stand_in() { { echo '#!/bin/sh'; cat; } > "$bin/$1"; chmod +x "$bin/$1"; }
 
-# machine [PACKAGE...]: simulates a machine that has only these packages, and a user without root's rights.
+# machine [PACKAGE...]: simulates a machine that has only these packages, and a user who is not root.
 machine() {
     local tool
     rm -rf "$bin"; mkdir "$bin"

@@ -13,8 +13,8 @@
 #include "core/exact.h"
 #include "core/rng.h"
 
-/* An integer in units of 2^-1075, half of the smallest double. Its value is the sum of all additions (up) less the sum
- * of all subtractions (down). */
+/* A sum as integers of 2320 bits, in units of 2^-1075, half of the smallest double. Its value is `up`, the sum of all
+ * positive numbers, minus `down`, that of the negative ones. */
 enum { BYTES = 290 };
 typedef struct { uint8_t up[BYTES], down[BYTES]; } Paper;
 
@@ -22,7 +22,7 @@ static void paper_add(Paper *p, double x, int64_t times) {
     int      exponent;
     uint64_t whole = (uint64_t)ldexp(frexp(fabs(x), &exponent), 53); /* x = whole * 2^(exponent - 53) */
     int      place = exponent - 53 + 1075, cut = place < 0 ? -place : 0;
-    /* the bits of a subnormal number that are cut off are zero */
+    /* a subnormal number has fewer than 53 bits, so the bits that are cut off are zero */
     assert_true(cut == 0 || (whole & ((1ull << cut) - 1)) == 0);
     whole >>= cut, place += cut;
     for (int64_t t = 0; t < times; t++) {
@@ -43,7 +43,7 @@ static void paper_add(Paper *p, double x, int64_t times) {
 /* Returns the sign of a - b: -1, 0 or 1. */
 static int paper_compare(const Paper *a, const Paper *b) {
     int64_t carry[2] = {0, 0};
-    /* compares a.up + b.down with b.up + a.down, so that no difference is negative */
+    /* Compares a.up + b.down with b.up + a.down, which has the same result as a - b without negative numbers. */
     uint8_t left[BYTES + 1], right[BYTES + 1];
     for (int i = 0; i < BYTES; i++) {
         carry[0] += a->up[i] + b->down[i], left[i] = (uint8_t)carry[0], carry[0] >>= 8;
@@ -89,7 +89,7 @@ static void nearest_to_the_whole_sum(void **state) {
         Paper      twice = {{0}, {0}};
         for (int k = 0; k < n; k++) {
             double x = random_double(i * 64 + (uint64_t)k, range[0], range[1]);
-            /* this value nearly cancels the last one */
+            /* x is about the negative of the previous number, so the two nearly cancel */
             if (i % 3 == 0 && k % 2) x = -random_double(i * 64 + (uint64_t)k - 1, range[0], range[1]) * (k % 4 == 1 ? 1.0 : 1.0 + 0x1p-52);
             exact_add(&sum, x);
             paper_add(&twice, x, 2);
@@ -114,10 +114,10 @@ static void known_sums(void **state) {
         assert_true(VALUE_OF(kept[i], 1e300, -1e300) == kept[i]);
         assert_true(VALUE_OF(kept[i], -kept[i]) == 0.0);
     }
-    /* a tie is rounded to the even neighbour */
+    /* the sum lies between two doubles; the one with an even last bit is returned */
     assert_true(VALUE_OF(1.0, 0x1p-53) == 1.0);
     assert_true(VALUE_OF(1.0 + 0x1p-52, 0x1p-53) == 1.0 + 0x1p-51);
-    /* adding the smallest double breaks the tie */
+    /* adding or subtracting the smallest double decides between the two */
     assert_true(VALUE_OF(1.0, 0x1p-53, 0x1p-1074) == 1.0 + 0x1p-52);
     assert_true(VALUE_OF(1.0, 0x1p-53, -0x1p-1074) == 1.0);
     assert_true(VALUE_OF(0x1.fffffffffffffp1023, 0x1.fffffffffffffp1023) == INFINITY);
@@ -127,8 +127,8 @@ static void known_sums(void **state) {
     assert_true(isnan(VALUE_OF(-NAN)));
 }
 
-/* Adds the same numbers in any order and in any parts. Compares the words of the sums, because parts may be merged
- * before their value is read. */
+/* Adds the same numbers in any order, and as several sums that are merged. The words of the Exact must be equal, not
+ * only its value, because sums are merged before their value is read. */
 static void any_order_and_any_parts(void **state) {
     (void)state;
     enum { N = 3000 };
@@ -144,7 +144,7 @@ static void any_order_and_any_parts(void **state) {
     assert_memory_equal(&forward, &parts, sizeof forward);
 }
 
-/* Tests the capacity of a digit for carries: 2^31 values with the largest digits, made by doubling 31 times. */
+/* A digit of an Exact must not overflow. Adds 2^31 equal values whose bits are all 1, by doubling a sum 31 times. */
 static void room_for_carries(void **state) {
     (void)state;
     double x = 0x1.fffffffffffffp52; /* 53 bits, all 1 */

@@ -31,7 +31,7 @@ static int leave(void **state) {
     return 0;
 }
 
-/* Returns the results of the next calls of failpoint `name`, one digit each: 1 if the call fails, 0 if not. */
+/* Calls failpoint `name` several times. Returns one digit for each call: 1 if the rule makes it fail, 0 if not. */
 static const char *fates(const char *name, int calls) {
     static char text[16];
     for (int i = 0; i < calls; i++) text[i] = failpoint(name).error ? '1' : '0';
@@ -48,11 +48,11 @@ static void test_which_call(void **state) {
     rules("io.write@1:EIO; io.fsync@2:fail;io.write@4:ENOSPC");
     assert_string_equal(fates("io.write", 5), "10010");
     assert_string_equal(fates("io.fsync", 3), "010");
-    /* a rule for io.write does not match io.writeback, although that name begins so */
+    /* a rule for io.write matches only that name, not io.writeback */
     assert_string_equal(fates("io.writeback", 3), "000");
     assert_int_equal(failpoint_calls("io.write"), 5);
     assert_int_equal(failpoint_calls("io"), 11);
-    rules("io@4:EIO"); /* a rule for a group counts every call of the group */
+    rules("io@4:EIO"); /* a rule for io, without a name of a call, counts every call of that group */
     assert_string_equal(fates("io.write", 2), "00");
     assert_string_equal(fates("comm.barrier", 3), "000");
     assert_string_equal(fates("io.fsync", 3), "010");

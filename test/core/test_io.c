@@ -29,7 +29,7 @@ static int leave_folder(void **state) {
     return rc;
 }
 
-/* Sets a fault rule, which counts calls from now on. */
+/* Sets a rule that makes calls fail; calls are counted from now on. */
 static void fail_at(const char *spec) {
     failpoints_reset();
     setenv("TRAIN_GPT_FAIL", spec, 1);
@@ -71,7 +71,9 @@ static void open_creates_appends_updates(void **state) {
     assert_int_equal(io_open("missing/a", IO_CREATE), -ENOENT);
 }
 
-static int is_removed_meanwhile, removed; /* simulates another process that removes the path just before it is opened */
+/* is_removed_meanwhile: 1 simulates another process that removes a path just before its lstat; removed: number of such
+ * removals */
+static int is_removed_meanwhile, removed;
 
 int __real_lstat(const char *path, struct stat *st);
 int __wrap_lstat(const char *path, struct stat *st);
@@ -112,7 +114,7 @@ static void short_and_interrupted_calls_continue(void **state) {
         fail_at(reads[i]);
         assert_holds("a", "01abcdefg");
     }
-    /* one call writes only half, because of the failpoint; the second call fails */
+    /* the first call of write() writes only half of the bytes, and the call for the rest fails */
     fail_at("io.write@1:short;io.write@2:ENOSPC");
     int fd = io_open("a", IO_CREATE);
     assert_int_equal(io_write(fd, "0123456789", 10), -ENOSPC);
@@ -120,7 +122,8 @@ static void short_and_interrupted_calls_continue(void **state) {
     assert_holds("a", "01234");
 }
 
-/* Whichever call fails, a reader sees the whole old file or the whole new one, and no .tmp file stays. */
+/* Whichever call of io_replace_file fails, the file has its whole old or its whole new content, and no .tmp file
+ * stays. */
 static void replace_is_all_or_nothing(void **state) {
     (void)state;
     static const char *const faults[] = {"io.open@1:ENOSPC", "io.write@1:ENOSPC", "io.fsync@1:EIO", "io.close@1:EDQUOT",
@@ -162,7 +165,8 @@ static void kinds_are_named(void **state) {
     assert_int_equal(unlink("fifo"), 0);
 }
 
-/* Two processes replace one file at once. It then holds the whole text of one of them, and no .tmp file stays. */
+/* Two processes replace one file again and again. A reader always finds the whole text of one of them, and no .tmp file
+ * stays. */
 static void two_writers_take_turns(void **state) {
     (void)state;
     enum { BYTES = 300000, ROUNDS = 40 };
@@ -182,7 +186,7 @@ static void two_writers_take_turns(void **state) {
     assert_int_equal(rc, 0);
     assert_int_equal(status, 0);
     assert_int_equal(io_file_bytes("both.tmp"), -ENOENT);
-    /* a .tmp file left by a writer that was killed, longer than the new text */
+    /* a killed writer may leave a .tmp file, longer than the new text, which must be replaced */
     int fd = open("both.tmp", O_CREAT | O_WRONLY, 0600);
     assert_int_equal(ftruncate(fd, 100), 0);
     close(fd);
@@ -190,7 +194,8 @@ static void two_writers_take_turns(void **state) {
     assert_holds("both", "new");
 }
 
-/* The order of system calls is checked: the content is synced before the rename makes it visible. */
+/* io_replace_file must fsync the content before the rename, as these faults show: after a failed fsync the file does
+ * not exist. */
 static void replace_syncs_before_it_renames(void **state) {
     (void)state;
     fail_at("io.fsync@1:EIO");
@@ -218,7 +223,8 @@ static void full_disks_are_reported(void **state) {
     }
 }
 
-/* A named pipe in place of a file is never waited for, with or without a reader. */
+/* Opening a named pipe for writing is refused at once, with or without a reader. A pipe at the name of the .tmp file is
+ * removed. */
 static void only_plain_files_are_written(void **state) {
     (void)state;
     const IoOpen how[] = {IO_CREATE, IO_APPEND, IO_SHARED};
@@ -233,7 +239,7 @@ static void only_plain_files_are_written(void **state) {
     assert_int_equal(io_replace_file("f", "text", 4), 0);
     assert_holds("f", "text");
     assert_int_equal(mkfifo("f.tmp", 0600), 0);
-    fail_at("io.unlink@1:EACCES"); /* a file that cannot be removed is not written into */
+    fail_at("io.unlink@1:EACCES"); /* if the pipe at f.tmp cannot be removed, nothing is written into it */
     assert_int_equal(io_replace_file("f", "other", 5), -ENXIO);
     unsetenv("TRAIN_GPT_FAIL");
     assert_holds("f", "text");
@@ -260,13 +266,13 @@ static void folders_are_made_and_removed(void **state) {
     assert_int_equal(io_fsync_dir("x"), 0);
     assert_int_equal(io_fsync_dir("missing"), -ENOENT);
     fail_at("io.fsync@1:EINVAL;io.fsync@2:EIO");
-    assert_int_equal(io_fsync_dir("x"), 0); /* succeeds on a file system that cannot sync folders */
+    assert_int_equal(io_fsync_dir("x"), 0); /* returns 0 on a file system that cannot sync folders */
     assert_int_equal(io_fsync_dir("x"), -EIO);
     unsetenv("TRAIN_GPT_FAIL");
     assert_true(io_free_bytes("x") > 0);
     assert_int_equal(io_free_bytes("missing"), -ENOENT);
 
-    /* a folder with folders inside is refused, because the program never makes one */
+    /* refused: a folder that contains another folder was not made by the program */
     assert_int_equal(io_remove_tree("x"), -ENOTEMPTY);
     assert_int_equal(io_file_bytes("x/y/z"), -EISDIR);
     assert_int_equal(rmdir("x/y/z"), 0);
@@ -288,7 +294,7 @@ static void folders_are_made_and_removed(void **state) {
     assert_int_equal(io_remove_tree("kept"), -EACCES);
 }
 
-/* Two processes clear the same folder. A file that the other process has already removed is no fault. */
+/* io_remove_tree removes a folder while another process removes it, too. A file that is already gone is no error. */
 static void what_another_removes_is_gone(void **state) {
     (void)state;
     assert_int_equal(io_mkdirs("x/below"), 0);

@@ -286,8 +286,8 @@ static void test_places(void **state) {
     assert_null(json.root);
 }
 
-/* The parser lists soft faults in file order, marks their entries and still builds the tree. Soft faults are duplicate
- * keys and numbers that cannot be kept exactly. Any other fault ends parsing. */
+/* json_parse_all does not stop at a duplicate key or a number that cannot be kept exactly. It lists these faults
+ * ("soft") in the order of the text, marks their entries and builds the tree. Any other fault ends parsing. */
 static void test_soft_faults(void **state) {
     (void)state;
     static const char text[] = "{\"a\": 1e400, \"b\": {\"c\": 1,\n \"c\": 2, \"d\": [0, 9007199254740993]},\n"
@@ -335,7 +335,8 @@ static void test_soft_faults(void **state) {
     free(many);
 }
 
-/* Every cut of a valid text is refused or is a whole value. No cut makes the parser read after the end. */
+/* Cuts a valid text at every byte, and replaces the last byte by every value. The result is refused or a whole value.
+ * No read goes past the end. */
 static void test_cuts_and_flips(void **state) {
     (void)state;
     static const char text[] = "{\"a\":[-1.5e+3,true,null],\"b\\u00e9\\ud83d\\ude00\":{\"c\":\"\xe2\x82\xac\\n\"}}";
@@ -402,7 +403,8 @@ static void test_files(void **state) {
         {big, 1, 0, ""},
         {twice, 1, EXIT_DATA, ":2:2: duplicate key \"a\", first at line 1"},
         {twice, 0, EXIT_DATA, ":2:2: duplicate key \"a\", first at line 1"},
-        {"{\"a\": 12}", 0, EXIT_DATA, "cannot be read: "}, /* this file is larger than the limit */
+        /* refused: this last file is read with a limit of 8 bytes */
+        {"{\"a\": 12}", 0, EXIT_DATA, "cannot be read: "},
     };
     char dir[] = "/tmp/json_file_XXXXXX", path[64], fault[JSON_FILE_FAULT_CHARS];
     assert_non_null(mkdtemp(dir));

@@ -1,5 +1,5 @@
-/* test_layout.c - the layout of parameters in buckets: every element belongs to exactly one rank's piece, for any table
- * of parameters and any number of ranks. */
+/* test_layout.c - the layout of parameters in buckets: every element belongs to exactly one rank's part of a bucket,
+ * for any table of parameters and any number of ranks. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "core/layout.h"
 
@@ -46,8 +46,8 @@ static Layout layout_of(const Table *t, int ranks) {
     return layout_create(rows, t->count, (LayoutPlace){ranks, 1, 0, NULL, 1, 0});
 }
 
-/* Checks that over all buckets and ranks the spans contain every global offset once. Each span is inside the rank's
- * piece and at the parameter's place in memory. */
+/* Checks that the spans of all buckets and ranks together contain each element of the model once. Each span must lie
+ * inside its rank's part of the bucket, and at its parameter's place in memory. */
 static void check_spans(const Table *t, int ranks) {
     Layout l = layout_of(t, ranks);
     char  *seen = calloc((size_t)l.elems, 1);
@@ -89,8 +89,8 @@ static void pieces_cover_everything_once(void **state) {
         for (int ranks = 1; ranks <= RANKS_MAX; ranks++) check_spans(&TABLES[t], ranks);
 }
 
-/* Checks the rules of places. Rows begin at multiples of 64, a bucket's piece has q = 64 * ceil(length / (64 * W))
- * elements for W ranks, and buckets follow one another. */
+/* Checks the offsets that core/layout.h documents. Parameters begin at multiples of 64 elements. With W ranks, each
+ * rank's part of a bucket has q = 64 * ceil(length / (64 * W)) elements. Buckets follow one another. */
 static void places_are_the_contracts(void **state) {
     (void)state;
     for (int t = 0; t < TABLE_COUNT; t++)
@@ -119,7 +119,8 @@ static void places_are_the_contracts(void **state) {
         }
 }
 
-/* Global offsets are the places of elements in checkpoint files. They do not depend on the number of ranks. */
+/* The offset of a parameter is its place in checkpoint files, counted in elements. It must not depend on the number of
+ * ranks. */
 static void offsets_do_not_depend_on_ranks(void **state) {
     (void)state;
     for (int t = 0; t < TABLE_COUNT; t++) {
@@ -133,8 +134,8 @@ static void offsets_do_not_depend_on_ranks(void **state) {
     }
 }
 
-/* Makes a layout for tensor ranks. Widths are multiples of 12, so that 1 to 4 tensor ranks divide them. The vocabulary
- * of 389 is padded. */
+/* Makes a layout of 8 rows (parameters) for tensor ranks. Widths are multiples of 12, so that 1 to 4 tensor ranks
+ * divide them. The vocabulary of 389 is padded. */
 enum { CUT_ROWS_COUNT = 8 };
 static Layout cut_layout(int ranks, int tensor_ranks, int tensor_rank) {
     static const struct { int dims; int64_t dim[2]; Cut cut; int bucket; } of[CUT_ROWS_COUNT] = {
@@ -150,16 +151,16 @@ static Layout cut_layout(int ranks, int tensor_ranks, int tensor_rank) {
     return layout_create(rows, CUT_ROWS_COUNT, (LayoutPlace){ranks, tensor_ranks, tensor_rank, NULL, 1, 0});
 }
 
-/* Returns which of t tensor ranks holds element e of a row, by the documented rule. Rows are 12 columns wide; q, k and
- * v together are 36, the MLP is 48. */
+/* Returns which of t tensor ranks owns element e of a row (parameter), by the rules of core/layout.h. The model is 12
+ * wide; q, k and v together are 36, the MLP is 48. */
 static int owner_of(Cut cut, int64_t e, int t, int64_t vocabulary_rows) {
     if (cut == CUT_VOCABULARY) return (int)(e / 12 / vocabulary_rows);
     if (cut == CUT_ROWS) return (int)(e / 12 / (48 / t));
     return (int)(cut == CUT_HEADS ? e % 12 / (12 / t) : e % 48 / (48 / t));
 }
 
-/* Checks that exactly one of the ranks that share a state holds each element of each row. A divided row is held on the
- * tensor rank that it belongs to, an undivided row on all of them. All tensor ranks have the same places in memory. */
+/* Each element of a divided row (parameter) must be in a span of exactly one rank, on the tensor rank that owns it. An
+ * undivided row is held once on each tensor rank. All tensor ranks have equal places in memory. */
 static void cut_rows_are_held_once(void **state) {
     (void)state;
     for (int t = 1; t <= 4; t++)
@@ -214,8 +215,8 @@ static Layout expert_layout(int ranks, int expert_ranks, int expert_rank) {
     return layout_create(rows, EXPERT_ROWS_COUNT, (LayoutPlace){ranks, 1, 0, NULL, expert_ranks, expert_rank});
 }
 
-/* With e expert ranks, rank r has expert rank r % e and piece r / e of that rank's experts. Every element belongs to
- * one rank, at its place in checkpoint files. */
+/* Experts are divided among e expert ranks, and those of each among the ranks r with equal r % e: rank r keeps part r /
+ * e. Every element must belong to exactly one rank, at its place in checkpoint files. */
 static void divided_experts_are_held_once(void **state) {
     (void)state;
     Layout one = expert_layout(1, 1, 0);

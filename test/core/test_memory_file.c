@@ -39,7 +39,8 @@ FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t f
 
 enum { LINES = 20000 };
 
-/* Writes LINES lines into memory. All must be there, unless an allocation fails. Then the process ends. */
+/* Writes LINES lines to a file in memory while allocation *number fails (0: none). If none fails, all lines must be
+ * there; otherwise the process must end. */
 static void write_lines(void *number) {
     char  *text;
     size_t bytes;
@@ -90,7 +91,7 @@ static void allocate(void *which) {
         case 2: xrealloc(NULL, 12897485, "a test"); break;
         case 3: xstrdup("text", "a test"); break;
         case 4: xstrndup("text", 2, "a test"); break;
-        /* the product of these numbers is 8 bytes modulo 2^64 */
+        /* a product of sizes that overflows: (SIZE_MAX / 8 + 2) * 8 is 8 modulo 2^64 */
         default: refused = 0, xcalloc(SIZE_MAX / 8 + 2, 8, "a test");
     }
 }
@@ -126,7 +127,7 @@ static void texts_are_copied(void **state) {
 
 static void lists_double(void **state) {
     (void)state;
-    enum { COUNT = 1000, DOUBLINGS = 11 /* 1, 2, 4, ... 1024 elements */ };
+    enum { COUNT = 1000, DOUBLINGS = 11 /* lengths of the array: 1, 2, 4, ... 1024 elements */ };
     int64_t *list = NULL;
     asked = refused = 0;
     for (int64_t i = 0; i < COUNT; i++) {

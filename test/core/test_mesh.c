@@ -69,7 +69,8 @@ static void expect_group(Mesh m, int rank, unsigned axes, int count, const int *
     assert_memory_equal(group, ranks, sizeof *group * (size_t)count);
 }
 
-/* 16 ranks: pairs of tensor ranks, 4 shards of the state, 2 stages. The groups are written down by hand. */
+/* A grid of 16 ranks: 2 tensor ranks x 4 shards of the state x 2 pipeline stages. The expected groups were written down
+ * by hand. */
 static void a_grid_written_down(void **state) {
     (void)state;
     Mesh      m = {{[AXIS_TENSOR] = 2, [AXIS_CONTEXT] = 1, [AXIS_SHARD] = 4, [AXIS_REPLICA] = 1, [AXIS_STAGE] = 2}};

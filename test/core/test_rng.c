@@ -125,12 +125,13 @@ static void permute_is_a_permutation(void **state) {
             }
             free(seen);
         }
-    /* in a permutation of far more than 2^32 items, results are in range, and two places have different items */
+    /* more than 2^32 items: results stay below their number, and two places get different items */
     uint64_t big = 3ull << 40;
     assert_true(rng_permute(1, big, 5, 0) < big && rng_permute(1, big, 5, 0) != rng_permute(2, big, 5, 0));
 }
 
-/* Permutations of many epochs put every item at every place about equally often, and prefer no adjacent pairs. */
+/* In the permutations of 10,000 epochs, each item is at each place about equally often, and each pair of items is
+ * adjacent about equally often. */
 static void permute_prefers_no_place(void **state) {
     (void)state;
     enum { N = 10, EPOCHS = 10000 };

@@ -17,8 +17,8 @@ gone() {
     for _ in $(seq 30); do kill -0 $(cat "$1") 2> /dev/null || return 0; sleep 0.1; done
     echo "there is still $(cat "$1")"; return 1
 }
-# lasting is a script that leaves two processes running: a child, and one in its own session. It writes their ids to the
-# file `pids`.
+# lasting: shell code for a simulated test that leaves two processes running, a child and one in its own session. It
+# writes their ids to the file `pids`.
 lasting="sleep 1000 & echo \$! >> $WORK/pids; setsid sh -c 'echo \$\$ >> $WORK/pids; exec sleep 1000' & sleep 0.3; while [ \$(wc -l < $WORK/pids) -lt 2 ]; do sleep 0.1; done"
 
 # --- what is counted --------------------------------------------------------------------------------------------------

@@ -27,12 +27,12 @@ static void test_f16_values(void **state) {
     }
 }
 
-/* Values between two neighbours: below the middle they are rounded down, above it up, and the middle to the even
- * one. */
+/* Rounds f32 values between two neighbouring fp16 values. Below the middle they become the lower one, above it the
+ * upper one, and in the middle the even one. */
 static void test_f16_rounding(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 0x7bff; h++) {
-        /* the middle between two fp16 neighbours is exact in f32 */
+        /* f32 represents the middle between two fp16 values exactly */
         float low = f16_to_f32((uint16_t)h), high = f16_to_f32((uint16_t)(h + 1)), middle = low + 0.5f * (high - low);
         assert_int_equal(f16_from_f32(middle), h % 2 ? h + 1 : h);
         assert_int_equal(f16_from_f32(nextafterf(middle, 0.0f)), h);

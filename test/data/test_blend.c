@@ -21,8 +21,8 @@ static Blend blend_of(const double *weight, int count) {
     return b;
 }
 
-/* Checks the first `samples` samples: each source's samples come in order, and the counts agree with the samples and,
- * within the bound, with the weights. */
+/* Checks which source each of the first `samples` samples is from. The samples of a source are in order. Numbers of
+ * samples agree with blend_count, and are within `bound` of weight x samples. */
 static void assert_shares(const double *weight, int count, int64_t samples, double bound) {
     Blend   b = blend_of(weight, count);
     int64_t walked[BLEND_SOURCES] = {0}, counted[BLEND_SOURCES];
@@ -51,8 +51,8 @@ static void shares_meet_the_weights(void **state) {
     assert_shares((double[]){0.32, 0.21, 0.13, 0.09, 0.08, 0.06, 0.05, 0.03, 0.02, 0.01}, 10, 5000, 2.0);
 }
 
-/* Tests indices up to 2^52 samples, where doubles would lose single samples. The expected values were computed with
- * integers of any length. */
+/* Tests sample numbers around 2^52, where arithmetic in doubles would lose single samples. The expected sources were
+ * computed with integers of any length. */
 static void far_indices_are_exact(void **state) {
     (void)state;
     const double weight[] = {0.61, 0.29, 0.1};
@@ -70,8 +70,8 @@ static void far_indices_are_exact(void **state) {
     }
 }
 
-/* Golden values of the rule. Training with a blend must continue with the same samples in all later versions of the
- * program. */
+/* The expected sources must never change. A run with a blend that is resumed with a later version of the program must
+ * continue with the same samples. */
 static void the_rule_never_changes(void **state) {
     (void)state;
     Blend             b = blend_of((double[]){0.5, 0.3, 0.2}, 3);
@@ -81,8 +81,8 @@ static void the_rule_never_changes(void **state) {
     assert_string_equal(got, due);
 }
 
-/* Two stages. Source b is in both of them, and continues in the second where it was. The second stage begins with the
- * first sample that begins at 100 tokens or later. */
+/* A blend of two stages. Source b is in both, and in the second continues with its next sample. The second stage begins
+ * with the first sample that starts at token 100 or later. */
 static void stages_follow_each_other(void **state) {
     (void)state;
     static const char *const path[] = {"a", "b", "b", "c"};
@@ -91,7 +91,7 @@ static void stages_follow_each_other(void **state) {
     blend_make(&b, path, (BlendShare[]){{0.5, 100}, {0.5, 100}, {0.25, 0}, {0.75, 0}}, 4, 16);
     assert_int_equal(b.sources, 3);
     assert_int_equal(b.stages, 2);
-    /* sample 6 begins at token 96, so sample 7 is the first one after 100 tokens */
+    /* samples have 16 tokens: sample 6 starts at token 96, sample 7 at 112 */
     assert_int_equal(b.stage[1].first, 7);
     blend_count(&b, 7, count);
     assert_int_equal(count[0] + count[1], 7);

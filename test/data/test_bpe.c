@@ -16,7 +16,7 @@ static void put_byte(FILE *f, int byte) {
     else fprintf(f, "%c%c", 0xC0 | c >> 6, 0x80 | (c & 0x3F));
 }
 
-/* The end of a vocabulary. Ids 0 to 255 are the bytes; then come he, ll, hell, " t" and the end of text. */
+/* The last entries of a vocabulary whose first ids, 0 to 255, are the bytes: he, ll, hell, " t" and the end of text. */
 static const char TAIL[] = ",\"he\":256,\"ll\":257,\"hell\":258,\"\xc4\xa0t\":259";
 static const char MERGES[] = "[\"h e\",[\"l\",\"l\"],\"he ll\",\"\xc4\xa0 t\"]";
 static void       write_tokenizer(const char *path, int bytes, const char *tail, const char *merges, const char *around,
@@ -70,13 +70,14 @@ static void normal_form_c_comes_first(void **state) {
     tokenizer_destroy(&t);
 }
 
-/* Any bytes decode to themselves. A whole text, and its parts of any size, give the same ids. */
+/* The ids that the encoder has passed to take() since count was set to 0. */
 static struct { int32_t ids[1 << 22]; int64_t count; } got;
 static void take(void *with, const int32_t *ids, int64_t count) {
     (void)with;
     memcpy(got.ids + got.count, ids, sizeof *ids * (size_t)count);
     got.count += count;
 }
+/* Any bytes decode to themselves. A text gives the same ids as a whole and in parts of any size. */
 static void parts_are_the_whole(void **state) {
     (void)state;
     static char    text[1 << 15];
@@ -112,8 +113,8 @@ static void parts_are_the_whole(void **state) {
     tokenizer_destroy(&t);
 }
 
-/* Texts longer than a chunk are cut between words. A text without any words would be cut between characters. No cut
- * changes the ids. */
+/* The encoder cuts texts longer than a chunk between words, or between characters if there are none. The ids are those
+ * of the whole text. */
 static void long_texts_are_cut(void **state) {
     (void)state;
     enum { BYTES = 3 * ENCODER_CHUNK };
@@ -167,8 +168,8 @@ static void added_tokens_have_an_order(void **state) {
     "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{" pattern \
     "},\"behavior\":\"" behavior "\",\"invert\":" invert "},{\"type\":\"ByteLevel\",\"use_regex\":false}]},"
 
-/* Texts in parts of any size are gathered into chunks of any size. Cuts fall into added tokens, combining marks and
- * pieces, and change no id. */
+/* The encoder gathers a text that arrives in parts into chunks. Parts and chunks may end anywhere, also inside of an
+ * added token, a combining mark or a word that is encoded as one. The ids must be those of the whole text. */
 static void cuts_change_no_id(void **state) {
     (void)state;
     static const char *const PARTS[] =
@@ -229,7 +230,7 @@ static void cuts_change_no_id(void **state) {
     }
 }
 
-/* Tests tokens that a tokenizer puts before each text, and the token before the first token of an empty text. */
+/* Tests which tokens a tokenizer file puts before each text, and which parts of the file are not used and reported. */
 static void begin_tokens_are_read(void **state) {
     (void)state;
     static const struct { const char *post; int32_t begin[2], begins; const char *note;
@@ -374,8 +375,8 @@ static void faults_are_named(void **state) {
     assert_ends(EXIT_DATA, create_from, "mine.tiktoken", "\"mine\" names none", NULL);
 }
 
-/* Files that are made to use up memory, time or the stack, and bytes that are no text. Each must give a message at
- * once. */
+/* Files that are made to use up memory, time or the stack, or that are no tokenizer. Each must be refused at once, with
+ * a message. */
 static void hostile_files_are_refused(void **state) {
     (void)state;
     enum { MANY = 1 << 20 };

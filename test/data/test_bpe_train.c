@@ -56,7 +56,7 @@ static void merges_are_those_of_the_definition(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 30; seed++) {
         int32_t left[MERGES], right[MERGES], own_left[MERGES + 1], own_right[MERGES + 1];
-        /* words of one letter have pairs that overlap each other */
+        /* words made of a single letter have pairs that overlap, as aa in aaa */
         make_words(seed, seed % 3 == 0 ? 1 : seed % 3 == 1 ? 2 : 5);
         BpeTrainer *t = bpe_trainer_create(1 << 24);
         for (int w = 0; w < WORDS; w++) bpe_trainer_add(t, word[w], (size_t)bytes_of[w]);
@@ -70,7 +70,8 @@ static void merges_are_those_of_the_definition(void **state) {
     }
 }
 
-/* With many different words and little memory, the trainer forgets rare words. Frequent words stay and are learnt. */
+/* If there are more different words than memory for them, the trainer forgets rare ones. Frequent words are still
+ * learnt. */
 static void rare_words_go_first(void **state) {
     (void)state;
     BpeTrainer *t = bpe_trainer_create(1 << 20);

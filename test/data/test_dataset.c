@@ -56,8 +56,8 @@ static void globs_keep_list_order_and_sort_by_byte(void **state) {
     dataset_close(&d);
 }
 
-/* Samples 0 to 5 are in the two files of source a, samples 6 to 8 in those of b. All samples of a source are read
- * before any is read again. The source of each sample follows from the blend, for any index. */
+/* A blend of source a, with samples 0 to 5 in two files, and source b, with samples 6 to 8. The blend decides the
+ * source of each sample. All samples of a source are read before any is read again. */
 static void a_blend_reads_each_source_in_epochs(void **state) {
     (void)state;
     static const char *const globs[] = {"a_*", "b_*", "a_*"};
@@ -73,10 +73,10 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     for (int shuffle = 0; shuffle <= 1; shuffle++) {
         int seen[9] = {0};
         for (int64_t g = 0; g < 24; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
-        /* 18 of the 24 samples are from source a and 6 from b */
+        /* 24 samples of the first stage: 18 from source a, which is three epochs, and 6 from b, two epochs */
         for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 3 : 2);
         for (int64_t g = 24; g < 30; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
-        /* in the next stage source a continues in its fourth epoch */
+        /* the next 6 samples, of the second stage, are the fourth epoch of source a */
         for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 4 : 2);
     }
     int64_t tokens[BLEND_SOURCES];
@@ -90,7 +90,7 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     dataset_close(&d);
 }
 
-/* Sources of equal size have different permutations, so equal sample numbers do not come at the same time. */
+/* Two sources of equal size are read in different orders, so equal sample numbers seldom come at the same time. */
 static void sources_have_orders_of_their_own(void **state) {
     (void)state;
     static const char *const globs[] = {"a", "b"};
@@ -119,7 +119,8 @@ static void a_bad_source_is_named(void **state) {
     assert_ends(EXIT_DATA, open_blend, SOURCES("long", "l*"), "names the file", "twice", NULL);
 }
 
-/* A part of a name that exists as typed is used literally; other parts are patterns. */
+/* A part of a path that names an existing file or folder as typed is not used as a pattern. Other parts are
+ * patterns. */
 static void a_name_that_exists_is_no_pattern(void **state) {
     (void)state;
     static const char *const FILES[] = {"a [0-9]/t_1.bin", "a [0-9]/t_2.bin", "a 7/t_1.bin", "a 7/t_[12].bin", "a 7/t_2.bin", "a 7/tokens.json",
@@ -267,8 +268,8 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "82 bytes are not a multiple of 4", NULL);
 }
 
-/* Reads a sample from a file that was changed after it was opened. The file was cut short, or got other tokens, inside
- * a sample or at its last target. */
+/* Opens a data file, changes it, and reads samples from it. *changed is the token that is set to a value outside the
+ * vocabulary; -1: the file is cut short instead. */
 static void read_after_change(const void *changed) {
     const int64_t at = *(const int64_t *)changed;
     static const char *const globs[] = {"changing.bin"};
@@ -309,8 +310,8 @@ static uint64_t hash_order(const Dataset *d, SampleOrder order, int64_t first, i
     return hash;
 }
 
-/* Golden values from an independent Python version of rng.h and of the rule. A run that is resumed with a later version
- * of the program must see the same order. */
+/* The expected orders must never change, because a run that is resumed with a later version must read the same samples.
+ * They were computed by an independent Python version. */
 static void the_order_never_changes(void **state) {
     (void)state;
     const SampleOrder    order = {1, 1337};
@@ -336,7 +337,7 @@ static void every_epoch_is_a_permutation(void **state) {
                 int64_t j = dataset_order(&d, (SampleOrder){1, 5}, epoch * d.samples + i);
                 assert_true(j >= 0 && j < d.samples && !seen[j]);
                 seen[j] = 1;
-                /* in plain order sample i is number i */
+                /* without shuffling, sample i of an epoch is number i */
                 assert_int_equal(dataset_order(&d, (SampleOrder){0, 5}, epoch * d.samples + i), i);
             }
             free(seen);
@@ -353,7 +354,7 @@ static void seeds_and_epochs_differ(void **state) {
     assert_true(a != hash_order(&d, (SampleOrder){1, 1}, 1000, 1000));
 }
 
-/* With two files of more than 4 GiB each, sample numbers and offsets are not cut to 32 bits. */
+/* Two files of 5 GB each: sample numbers and offsets do not fit in 32 bits. */
 static void far_samples_are_found(void **state) {
     (void)state;
     static const char *const globs[] = {"big_*"};

@@ -114,12 +114,13 @@ static void the_user_wins_over_a_guess(void **state) {
     }
 }
 
-/* At most 1 % of a whole text may be bytes that are not UTF-8. Reading ends early if that share is already exceeded. */
+/* A text may have up to 1 % of bytes that are not UTF-8. If far more are found, reading ends before the end of the
+ * file. */
 static void few_invalid_bytes_are_kept(void **state) {
     (void)state;
     char fault[DOCUMENT_FAULT_CHARS] = "", *text = malloc(200000);
     memset(text, 'x', 200000);
-    /* the invalid bytes are 1 % of the whole text, but all of them are in its first fifth, where they are 5 % */
+    /* 5 % of the first fifth, which is 1 % of the whole text, so the text is accepted */
     for (int i = 0; i < 2000; i++) text[i * 20] = '\xe9';
     write_file("few", text, 200000);
     assert_int_equal(read_all("few", (DocumentOptions){.field = NULL}, fault), 0);
@@ -135,8 +136,8 @@ static void few_invalid_bytes_are_kept(void **state) {
     free(text);
 }
 
-/* The beginning of a file may be text and the rest not. The rest may be zeros from a disk that was full, or another
- * encoding. */
+/* A file may begin as text and continue as something else, such as zeros from a disk that was full. Control characters
+ * in it are counted to its end; more than 1 % are refused. */
 static void control_bytes_count_to_the_end(void **state) {
     (void)state;
     enum { BYTES = 200000, MOST = BYTES / 100 };
@@ -180,8 +181,8 @@ static void a_file_that_changes_is_named(void **state) {
     }
 }
 
-/* A line may be longer than the bytes that are read first to recognize the file. This is tested for the first line and
- * for others. */
+/* Lines of JSON Lines may be longer than TEXT_FILE_START, the bytes that are read first to recognize a file. Tests such
+ * a first line. */
 static void long_lines_are_rows(void **state) {
     (void)state;
     char fault[DOCUMENT_FAULT_CHARS] = "", *text = malloc(400000);
@@ -193,7 +194,7 @@ static void long_lines_are_rows(void **state) {
         write_file("long", text, n);
         assert_int_equal(read_all("long", (DocumentOptions){.field = NULL}, fault), 0);
         assert_string_equal(got.text, "<a><b>");
-        /* the string in the row does not end before the line does */
+        /* now the string of the first line is never closed, so the file is read as text, not as rows */
         text[n - 1] = 0, text[9 + pad] = 'x', text[10 + pad] = 'x';
         write_file("open", text, n - 1);
         assert_int_equal(read_all("open", (DocumentOptions){.field = NULL}, fault), 0);

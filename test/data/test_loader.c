@@ -12,14 +12,14 @@ enum { T = 6 };
 
 static Dataset open_data(void) {
     write_counting_shard("a.bin", 6 * 17 + 1, 0);
-    /* a.bin and b.bin have 37 samples, not a multiple of a step's samples, so epochs end inside steps */
+    /* 37 samples together, which is no multiple of the samples of a step, so epochs end inside of steps */
     write_counting_shard("b.bin", 6 * 20 + 3, 10000);
     static const char *const globs[] = {"?.bin"};
     return dataset_open("data.train", globs, NULL, 1, T, 50000);
 }
 
-/* Reads `steps` steps from a loader. Compares each row with the dataset's sample, or with the part of it that this
- * context rank has. */
+/* Reads `steps` steps from a loader. Each row of a batch must be the sample that is due. With context ranks it must be
+ * this rank's part of that sample. */
 static void assert_steps(Loader *l, const Dataset *d, LoaderPlan plan, int steps) {
     Stream    stream = stream_create(0);
     int64_t   part = plan.step_samples / plan.ranks, own = T / plan.context.ranks;
@@ -77,7 +77,7 @@ static void batches_follow_the_order(void **state) {
     dataset_close(&d);
 }
 
-/* A document begins with its end-of-text token, wherever in a sample that is, on every context rank. */
+/* A document begins at its end-of-text token. Tests each position of that token in a sample, on every context rank. */
 static void documents_begin_at_their_token(void **state) {
     (void)state;
     Dataset d = open_data();
@@ -91,8 +91,8 @@ static void documents_begin_at_their_token(void **state) {
     dataset_close(&d);
 }
 
-/* With G samples a step, the samples of all ranks and micro-batches of step s are s*G .. s*G+G-1, in order. In plain
- * order, with numbered samples, the tokens show this. */
+/* With G samples a step, step s consists of samples s*G to s*G+G-1, in the order of ranks and micro-batches. The tokens
+ * count up, so they show which sample a row is. */
 static void steps_cover_their_indices_in_order(void **state) {
     (void)state;
     write_counting_shard("a.bin", 48 * T + 1, 0);
@@ -121,8 +121,8 @@ static void steps_cover_their_indices_in_order(void **state) {
     dataset_close(&d);
 }
 
-/* Moves a loader to steps that it has read, to later steps, and to an index in the middle of a step. It always returns
- * what a new loader would return there, however far its thread had read ahead. */
+/* loader_seek moves a loader back, ahead and to an index in the middle of a step. The loader then returns what a new
+ * one would return there, however far its thread has read ahead. */
 static void a_loader_goes_where_it_is_told(void **state) {
     (void)state;
     static const int64_t places[] = {0, 0, 24, 12, 12, 12000, 5, 0};
@@ -141,8 +141,8 @@ static void a_loader_goes_where_it_is_told(void **state) {
     dataset_close(&d);
 }
 
-/* If training is slower than the loader's thread, training gets the batch that is due, not the newest one. The loader
- * does not change that batch meanwhile. */
+/* Training is slower than the thread that reads ahead. It must still get each batch in turn, and the thread must not
+ * overwrite the batch in use. */
 static void batches_wait_for_the_trainer(void **state) {
     (void)state;
     Dataset d = open_data();

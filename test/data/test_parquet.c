@@ -119,7 +119,7 @@ static void a_cut_file_is_refused(void **state) {
     }
 }
 
-/* Changes each byte to any value. The result is rows, or a message. */
+/* Replaces each byte of a file by other values. Reading gives rows or a message, never a crash. */
 static void a_changed_byte_is_survived(void **state) {
     (void)state;
     static const uint8_t CHANGES[] = {0x01, 0x80, 0xFF};
@@ -185,7 +185,7 @@ static void others_are_refused_by_name(void **state) {
 
 /* --- files that lie ----------------------------------------------------------------------------------------------- */
 
-/* The file that is being made, in Thrift's compact protocol, written by hand. */
+/* Buffer in which tests write a file by hand, in Thrift's compact protocol. */
 static struct { uint8_t data[1 << 20]; size_t bytes; } made;
 static void put(const void *data, size_t bytes) { memcpy(made.data + made.bytes, data, bytes), made.bytes += bytes; }
 static void put_byte(int byte) { made.data[made.bytes++] = (uint8_t)byte; }
@@ -195,7 +195,7 @@ static void put_int(int64_t value) {
     put_byte((int)z);
 }
 enum { I32 = 5, I64 = 6, BINARY = 8, LIST = 9, STRUCT = 12 };
-/* step: number of the field, less that of the previous field */
+/* Writes the header of a field. step: number of the field minus that of the previous field. */
 static void put_field(int step, int type) { put_byte(step << 4 | type); }
 static void put_number(int step, int type, int64_t value) { put_field(step, type), put_int(value); }
 static void put_name(int step, const char *name) {
@@ -203,16 +203,17 @@ static void put_name(int step, const char *name) {
 }
 
 typedef struct {
-    int64_t     kind, bytes, packed_bytes, values, encoding; /* numbers in the header of the page */
+    int64_t     kind, bytes, packed_bytes, values, encoding; /* numbers that are written into the header of the page */
     const char *data;
-    /* numbers in the footer; chunk_bytes -1: the true number */
+    /* numbers that are written into the footer; chunk_bytes -1: the true number */
     int64_t data_bytes, codec, chunk_values, chunk_bytes, offset, group_rows, rows;
     const char *says;       /* text in the message; NULL: the file is accepted, with group_rows rows */
     int64_t     repetition; /* repetition of the column: 0 required, 1 optional, 2 repeated */
     int64_t     levels;     /* encoding of the definition levels; in a page of PAGE_DATA_V2 the number of their bytes */
 } Lie;
 
-/* Writes a file with a page and a footer of one row group with the column "text". Both have the false numbers of x. */
+/* Writes a file with one page of data and a footer with one row group of the column "text". The numbers in both are
+ * those of x, which may be false. */
 static void write_lie(const Lie *x) {
     static const int STEPS[] = {[PAGE_DATA] = 2, [PAGE_INDEX] = 3, [PAGE_DICTIONARY] = 4, [PAGE_DATA_V2] = 5};
     made.bytes = 0;
@@ -282,12 +283,13 @@ static void lies_are_refused(void **state) {
         {2, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "no valid header of a page was found", 0, 0},
         {1, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "no valid header of a page was found", 0, 0},
         {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, NULL, 0, 0},
-        /* the column is required, so the reader skips its levels */
+        /* accepted: for a required column the reader ignores the 7 bytes of levels */
         {3, N, N, 2, 0, TEXTS, N, 0, 2, -1, 4, 2, 2, NULL, 0, 7},
         {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "shorter than its own list of nulls", 1, N + 1},
         {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "no valid header of a page was found", 1, -1},
         {3, N, N, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, "a page is longer than its column", 1, 2},
-        {3, 2, 2, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, NULL, 1, 2}, /* three nulls and no values */
+        /* accepted: three nulls, so the page has no values */
+        {3, 2, 2, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, NULL, 1, 2},
         {3, 2, 2, 3, 8, "\6\0", 2, 0, 3, -1, 4, 3, 3, "there is none", 1, 2},
         {3, 2, 2, 3, 0, "\4\0", 2, 0, 3, -1, 4, 3, 3, "a page marks fewer rows than it has", 1, 2},
         {3, 2, 2, 3, 0, "\6\2", 2, 0, 3, -1, 4, 3, 3, "a page marks fewer rows than it has", 1, 2},
@@ -304,8 +306,8 @@ static void lies_are_refused(void **state) {
     }
 }
 
-/* A page refers to a dictionary of texts. Its indices are wider than 32 bits, or are larger than the number of
- * texts. */
+/* A page of indices into a dictionary of texts. Indices wider than 32 bits are refused, and those beyond the last
+ * text. */
 static void indices_are_checked(void **state) {
     (void)state;
     static const struct { const char *bytes, *says; } CASES[] = {
@@ -367,8 +369,8 @@ static void gzip_members_are_one_page(void **state) {
     assert_int_equal(page_unpack(GZIP, packed, packed_bytes - 1, out, BYTES), 0);
 }
 
-/* Moves the first page of the second row group in the footer from byte 458, where the first group ends, to 452, inside
- * the first group. The file is refused. */
+/* Changes the footer so that row group 2 begins at byte 452, inside row group 1, instead of at byte 458. The file is
+ * refused. */
 static void groups_that_overlap_are_refused(void **state) {
     (void)state;
     size_t size;
@@ -424,7 +426,8 @@ static void endless_footers_are_refused(void **state) {
     }
 }
 
-/* Runs of numbers of every bit width (RLE and bit-packed), compared with the same numbers packed here. */
+/* Reads a sequence of numbers that is encoded as bit-packed and run-length parts, for every bit width, and compares
+ * them with the numbers that were packed. */
 static void runs_of_every_width(void **state) {
     (void)state;
     for (int width = 0; width <= 32; width++) {

@@ -15,7 +15,7 @@
 
 static const char *parse(const void *data, size_t bytes, uint64_t file_bytes, ShardHeader *header) {
     static char fault[SHARD_FAULT_CHARS];
-    /* an allocation of exactly this size, so that a sanitizer sees a read after its end */
+    /* exactly as long as the data, so that a sanitizer sees a read past the end */
     uint8_t    *exact = malloc(bytes + 1);
     memcpy(exact, data, bytes);
     exact = realloc(exact, bytes ? bytes : 1);
@@ -65,7 +65,7 @@ static void truncation_is_seen_at_every_byte(void **state) {
     }
     assert_null(parse(file, 1024, sizeof file, &h));
     assert_fault(file, 1024, 1030, "the file holds 1030 bytes, but its 10 tokens take 1044");
-    assert_fault(file, 8, 1044, "is truncated"); /* only 8 bytes are given of a file that has 1044 */
+    assert_fault(file, 8, 1044, "is truncated"); /* only the first 8 bytes of a file of 1044 are passed */
     assert_fault(file, 500, 500, "it holds 500 bytes, the header of an llm.c shard alone takes 1024");
     assert_fault(file, 1024, 1045, "holds 1 bytes after its last token");
     assert_fault(file, 1024, 1024 + 40, "20 bytes after its last token: its 10 tokens take 1044 bytes, and the file has 1064");
@@ -128,8 +128,8 @@ static void text_is_told_from_tokens(void **state) {
     for (size_t at = 0; at < sizeof random - 16; at += 2) assert_string_equal(kind(random + at, 16), "tokens");
 }
 
-/* Writes each character of an ASCII text as `width` bytes, as UTF-16 or UTF-32 would. Letters are moved by `shift`.
- * Returns the number of bytes. */
+/* Writes an ASCII text with `width` bytes for each character, as in UTF-16 or UTF-32. `shift` is added to letters,
+ * which makes them letters of another script. Returns the number of bytes. */
 static size_t widen(const char *text, int width, int is_big, int shift, uint8_t *out) {
     size_t n = 0;
     for (; *text; text++, n += (size_t)width) {
@@ -161,7 +161,7 @@ static void wide_text_is_told_from_tokens(void **state) {
     }
     uint16_t ids[4000];
     srand(5);
-    /* accepted as tokens: ids of which any share is small, and files of few different ids */
+    /* accepted: tokens of which any share is small numbers, and files with few tokens */
     for (int draw = 0; draw < 500; draw++) {
         int count = draw < 250 ? 4000 : 16 + draw % 64, low = draw % 100;
         for (int i = 0; i < count; i++) ids[i] = (uint16_t)(rand() % 100 < low ? rand() % 700 : rand() % 50257);
@@ -208,8 +208,8 @@ static uint64_t float_bits(int64_t id, char form) {
     return (low >> 31) << 15 | ((((low >> 23) & 255) - 112) << 10) | ((low >> 13) & 1023);
 }
 
-/* Writes ids as in a text, often small ones, in every type of array. Each other type than uint16 is recognized and
- * named in the message. */
+/* Writes tokens with small numbers more often than large ones, as array of every type. Types other than uint16 are
+ * recognized, and the message names the type. With `labels` some numbers are -100, as in labels for training. */
 static void other_types_are_refused_by_name(void **state) {
     (void)state;
     static const struct { const char *name; int bytes, is_big; char form; } types[] = {
@@ -241,7 +241,8 @@ static void other_types_are_refused_by_name(void **state) {
     assert_fault(start, 1024, 1036, "llm.c token shard in big-endian order");
 }
 
-/* Floats that are no ids, as weights are: normal and uniform ones of several sizes, some of them 0. */
+/* Files of floats with fractions, such as weights, are refused: normal and uniform numbers of several sizes, some of
+ * them 0. */
 static void floats_with_fractions_are_refused(void **state) {
     (void)state;
     static const char *const types[] = {"float64", "float32", "float16", "bfloat16"};
@@ -272,8 +273,8 @@ static void floats_with_fractions_are_refused(void **state) {
                 }
 }
 
-/* Tokens in uint16 are never refused, for vocabularies of every size, with any share of padding and of frequent ids
- * anywhere. */
+/* Tokens in uint16 must never be taken for another type. Tries vocabularies of every size, with any share of padding,
+ * and frequent tokens that have any numbers. */
 static void no_uint16_tokens_are_refused(void **state) {
     (void)state;
     static uint16_t ids[20000], name[65536];
@@ -293,7 +294,7 @@ static void no_uint16_tokens_are_refused(void **state) {
     }
 }
 
-/* Whatever the bytes of a header are, the parser never accepts tokens outside of the file. */
+/* A header of random bytes is refused, or the tokens that it describes lie inside of the file. */
 static void random_headers_never_point_outside(void **state) {
     (void)state;
     static const int32_t magic[] = {20240520, 20240801, 20240522, 1};
@@ -364,7 +365,8 @@ static void bad_files_end_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_IO, open_shard, "loop", "cannot read loop", NULL);
 }
 
-/* Writes a Megatron index of sequences of 2 tokens, and the file with their tokens. */
+/* Writes a data file of Megatron-LM: NAME.bin with the tokens, and its index NAME.idx with sequences of 2 tokens of
+ * `width` bytes. `type` is Megatron's number of the type. */
 static void write_megatron(const char *name, uint8_t type, int sequences, const void *tokens, size_t bytes, int width) {
     uint8_t  index[1024] = "MMIDIDX";
     uint64_t version = 1, count = (uint64_t)sequences, bounds = 2, at = 34;
@@ -400,7 +402,7 @@ static void megatron_files_are_read_with_their_index(void **state) {
     assert_int_equal(shard_find_foreign(&s, 70000), 0);
     shard_close(&s);
 
-    /* refused: read as uint16, tokens of 8 bytes would be trained on as wrong tokens, without a message */
+    /* refused: tokens of 8 bytes cannot be read, and reading them as uint16 would train on wrong tokens */
     write_megatron("widest", 5, 2, widest, sizeof widest, 8);
     assert_ends(EXIT_DATA, open_shard, "widest.bin", "widest.bin holds tokens of type int64", "widest.idx", NULL);
     write_megatron("text", 1, 2, narrow, sizeof narrow, 1);
@@ -430,7 +432,7 @@ static void megatron_files_are_read_with_their_index(void **state) {
     }
 }
 
-/* An index of more sequences than are read at once is refused if one of its numbers is changed anywhere. */
+/* An index with more sequences than are read at once is refused if one of its numbers is wrong. */
 static void a_damaged_index_is_refused(void **state) {
     (void)state;
     enum { N = 10000, BYTES = 34 + 12 * N + 16 };
@@ -440,7 +442,8 @@ static void a_damaged_index_is_refused(void **state) {
     memcpy(index, "MMIDIDX\0\0", 9), memcpy(index + 9, &one, 8), memcpy(index + 18, &count, 8), memcpy(index + 26, &two, 8);
     index[17] = 8;
     for (int32_t i = 0; i < N; i++) {
-        memcpy(index + 34 + 4 * i, &(int32_t){i % 2 ? 4 : 0}, 4); /* empty documents are accepted */
+        /* every second sequence is empty, which is accepted */
+        memcpy(index + 34 + 4 * i, &(int32_t){i % 2 ? 4 : 0}, 4);
         memcpy(index + 34 + 4 * N + 8 * i, &(int64_t){8 * (i / 2)}, 8);
     }
     memcpy(index + BYTES - 16, &zero, 8), memcpy(index + BYTES - 8, &count, 8);
@@ -467,7 +470,7 @@ static void a_damaged_index_is_refused(void **state) {
     }
 }
 
-/* Opens a file on a disk that does not answer, or in a full address space. */
+/* Opens a data file while its first read fails with EIO. */
 static void open_on_a_bad_disk(const void *path) {
     failpoints_reset();
     setenv("TRAIN_GPT_FAIL", "io.pread@1:EIO", 1);
@@ -478,7 +481,7 @@ static void open_in_little_memory(const void *path) {
     rlim_t pages = 0;
     FILE  *statm = fopen("/proc/self/statm", "r");
     if (!statm || fscanf(statm, "%lu", &pages) != 1) _exit(1);
-    /* leaves 1 MB of address space, where the file has 4 MB */
+    /* leaves 1 MB of address space for a file of 4 MB */
     setrlimit(RLIMIT_AS, &(struct rlimit){pages * (rlim_t)sysconf(_SC_PAGESIZE) + (1 << 20), RLIM_INFINITY});
     open_shard(path);
 }
@@ -490,7 +493,8 @@ static void files_that_cannot_be_read_are_named(void **state) {
     assert_ends(EXIT_IO, open_in_little_memory, "good.bin", "cannot map good.bin into memory: Cannot allocate memory", NULL);
 }
 
-/* A bus error at an address outside of all data files ends the process as if this program had no handler. */
+/* The program handles bus errors in its data files. A bus error elsewhere must end the process as if there were no
+ * handler. */
 static void other_bus_errors_are_not_ours(void **state) {
     (void)state;
     int   status;
@@ -500,7 +504,7 @@ static void other_bus_errors_are_not_ours(void **state) {
         setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
         Shard s = shard_open("some.bin", 0);
         raise(SIGBUS);
-        raise(SIGBUS); /* the first signal has removed the handler, so this one ends the process */
+        raise(SIGBUS); /* the handler has removed itself at the first signal, so this one ends the process */
         shard_close(&s);
         _exit(0);
     }
@@ -510,7 +514,8 @@ static void other_bus_errors_are_not_ours(void **state) {
 
 static void foreign_tokens_are_found_wherever_they_are(void **state) {
     (void)state;
-    /* number of tokens: two blocks and a part of a third, in which tokens outside the vocabulary are searched */
+    /* Number of tokens. The search for tokens outside the vocabulary goes block by block; these are two blocks and a
+     * part of a third. */
     enum { N = 2500000 };
     int64_t at[] = {0, 1, 31, 1048575, 1048576, 1048577, N / 2, 2097151, 2097152, N - 2, N - 1};
     uint8_t *file = malloc(1024 + 2 * N);
@@ -518,7 +523,7 @@ static void foreign_tokens_are_found_wherever_they_are(void **state) {
         put_header(file, 20240520, 1, N);
         for (int64_t k = 0; k < N; k++) memcpy(file + 1024 + 2 * k, &(uint16_t){(uint16_t)(k % 256)}, 2);
         memcpy(file + 1024 + 2 * at[i], &(uint16_t){i % 2 ? 256 : 65535}, 2);
-        /* a later token outside the vocabulary, which must not hide the first one */
+        /* adds a second token outside the vocabulary at the end; the first one must still be found */
         memcpy(file + 1024 + 2 * (N - 1), &(uint16_t){300}, 2);
         write_file("f", file, 1024 + 2 * N);
         Shard s = shard_open("f", 0);
@@ -615,7 +620,8 @@ static void what_is_written_is_read_back(void **state) {
     assert_int_equal(io_file_bytes("dropped.bin.tmp"), -ENOENT);
 }
 
-/* The disk is full in each call of a writer. The caller gets the error, and no file stays. */
+/* One call of a writer fails at a time, mostly because the disk is full. The caller gets the error, and no file is
+ * left. */
 static void a_full_disk_leaves_nothing(void **state) {
     (void)state;
     static const struct { const char *spec; int due_put, due_finish; } cases[] = {
@@ -638,14 +644,14 @@ static void a_full_disk_leaves_nothing(void **state) {
     shard_writer_destroy(NULL); /* NULL is allowed, as for free() */
 }
 
-/* Searches with four threads, in a child. A process that has forked cannot start OpenMP's threads again, so the parent
- * starts none. */
+/* Searches with four threads in a child process. The parent must start no OpenMP threads, because a forked child cannot
+ * start them again. */
 static void search_on_four_threads(const void *path) {
     omp_set_num_threads(4);
     Shard   s = shard_open(path, 0);
     int64_t at = shard_find_foreign(&s, 256);
     shard_close(&s);
-    /* in brackets, because fail is also a macro of cmocka */
+    /* (fail) in parentheses is the program's function; cmocka has a macro of that name */
     (fail)(EXIT_DATA, "found %lld", (long long)at);
 }
 

@@ -15,7 +15,8 @@ static Split *split_of(const char *pattern, SplitBehavior behavior, int is_inver
     return s;
 }
 
-/* The text of the pieces so far, with a bar after each piece. */
+/* The pieces (parts of a text, such as words, to be encoded one by one) that the splitter has passed to put(), with a
+ * bar after each. */
 static struct { char text[1 << 16]; size_t bytes; } got;
 static void put(void *with, const char *piece, size_t bytes) {
     (void)with;
@@ -31,7 +32,7 @@ static const char *pieces(Split *s, const char *text, size_t bytes) {
     return got.text;
 }
 
-/* The expected pieces were made by Hugging Face tokenizers 0.23. */
+/* Each behavior of a Split pre-tokenizer gives the pieces that Hugging Face tokenizers 0.23 gives. */
 static void behaviors_are_those_of_hugging_face(void **state) {
     (void)state;
     static const struct {
@@ -226,7 +227,8 @@ static size_t make_text(char *to) {
     return (size_t)(to - from);
 }
 
-/* For every behavior both regex engines give the same pieces. A text in parts gives the pieces of the whole text. */
+/* Both regex engines must split a random text by a random pattern into equal pieces, for every behavior. The text is
+ * also split in parts, which must give the pieces of the whole text. */
 static void engines_and_parts_agree(void **state) {
     (void)state;
     enum { PATTERNS = 3000, TEXTS = 12 };
@@ -249,7 +251,7 @@ static void engines_and_parts_agree(void **state) {
                 fail_msg("%s (behavior %d, %d) of \"%s\": %s, by Oniguruma %s", pattern, rule.behavior,
                          rule.is_inverted, text, got.text, whole);
             got.bytes = 0, got.text[0] = 0;
-            /* splits the first n bytes; the splitter says how many of them it has consumed */
+            /* passes the text up to byte n; split_text returns how many of these bytes it has split */
             for (size_t n = 0; n < bytes; n++)
                 if (draw(3) == 0) at += split_text(a, text + at, n - at, SPLIT_MORE, put, NULL);
             cut += at > 0;
@@ -276,7 +278,7 @@ static size_t count_taken(void *with, const char *text, size_t bytes, SplitEnd e
     return split_text(((Count *)with)->split, text, bytes, end, count_piece, with);
 }
 
-/* A word of 20 MiB is one piece, alone and between other words. So are lines of white space of that length. */
+/* A word of 20 MiB is one piece, also next to other words. So is white space of that length. */
 static void no_piece_is_cut(void **state) {
     (void)state;
     enum { PART = 1 << 16, PARTS = 320 };
@@ -312,7 +314,7 @@ static void patterns_that_backtrack_end(void **state) {
     (void)state;
     assert_ends(EXIT_DATA, run_away, "(a+)+b", "t.json: the pattern \"(a+)+b\" backtracks without end at byte 0 of the text", NULL);
 }
-/* A pattern that needs no backtracking, so only a limit of time can end it. libc runs the function of the timer in a
+/* This pattern hardly backtracks, but takes very long, so only a limit of time can end it. libc runs the function of the timer in a
  * thread that ThreadSanitizer does not know, and its code fails there. */
 static void patterns_that_take_long_end(void **state) {
     (void)state;

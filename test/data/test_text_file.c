@@ -16,7 +16,8 @@
 #include "data/text_file.h"
 #include "test/data/files.h"
 
-/* Reads a file of these bytes, `step` bytes at a time. Returns 0 or an exit code. *text is malloc'ed. */
+/* Writes a file of these bytes and reads it as UTF-8, `step` bytes at a time. Returns 0 or an exit code, the text in
+ * *text (malloc'ed), and in *invalid the number of bytes that were not UTF-8. */
 static int read_as(const void *data, size_t bytes, TextEncoding encoding, size_t step, char **text, size_t *length,
                    int64_t *invalid, char *fault) {
     TextFile *f;
@@ -129,7 +130,8 @@ static void what_contradicts_an_encoding_is_a_fault(void **state) {
     assert_refused("a\0\0\0\0\0\x11\0", 8, ENCODING_UTF32LE, "0x00110000 at byte 4 is not a character");
 }
 
-/* Each byte of an incomplete character counts as invalid, wherever the reads are cut. */
+/* Counts bytes that are not UTF-8. In an incomplete character each byte counts, wherever one read ends and the next
+ * begins. */
 static void bytes_that_are_no_utf8_are_counted(void **state) {
     (void)state;
     srand(5);
@@ -148,7 +150,7 @@ static void bytes_that_are_no_utf8_are_counted(void **state) {
                                             "\xc0\x80",
                                             "\xf4\x90\x80\x80",
                                             "\xe0\x80\x80"};
-        /* data begins with 50 plain characters, so that the bytes after them do not look like UTF-16 */
+        /* 50 plain characters first; otherwise the bytes after them could be taken for UTF-16 */
         char *text, data[400] = "12345678901234567890123456789012345678901234567890",
                     fault[TEXT_FILE_FAULT_CHARS];
         size_t  bytes = 50, length;
@@ -237,7 +239,7 @@ static void a_file_in_memory_is_cleaned(void **state) {
     assert_int_equal(text[bytes], 0);
     assert_int_equal(text_clean(&text, &bytes, 100, "x.txt", fault), EXIT_DATA);
     assert_non_null(strstr(fault, "the most that is read"));
-    assert_memory_equal(text, TEXT, sizeof TEXT - 1); /* the caller's text is unchanged */
+    assert_memory_equal(text, TEXT, sizeof TEXT - 1); /* if text_clean fails, the text stays unchanged */
     memcpy(text, "\x89PNG", 4);
     assert_int_equal(text_clean(&text, &bytes, 4000, "x.txt", fault), EXIT_DATA);
     assert_non_null(strstr(fault, "is a PNG picture"));

@@ -48,9 +48,9 @@ static void other_vocabularies_know_ids_only(void **state) {
 
 /* --- one tokenizer in several kinds of files ---------------------------------------------------------------------- */
 
-/* Describes a tokenizer to make: the bytes, then "ab", "bc", "abc", "bcd", <|endoftext|>, "pq", "qr". swaps: "qr" is
+/* A tokenizer to make: its ids are the bytes, then "ab", "bc", "abc", "bcd", <|endoftext|>, "pq", "qr". swaps: "qr" is
  * merged before "pq". takes_whole: bpe_take_whole is called. lone: "xyz" is a token that no merges make. ends_as_text:
- * <|endoftext|> is no special token. has_no_end: there is no <|endoftext|>. */
+ * <|endoftext|> is an ordinary token, not a special one. has_no_end: there is no <|endoftext|>. */
 typedef struct { int swaps, takes_whole, lone, ends_as_text, has_no_end; const char *pattern; } Made;
 
 static Bpe *made(const Made *m) {
@@ -99,8 +99,8 @@ static void write_vocabulary_and_merges(void) {
     fclose(vocab), fclose(merges);
 }
 
-/* Writes a .tiktoken file in OpenAI's format. It has no merges. They follow from the ranks of the tokens, so "abc" is
- * both (ab, c) and (a, bc). */
+/* Writes a file in OpenAI's .tiktoken format: tokens and their ranks, without merges. Every pair of tokens that joins
+ * to a token is a merge, so "abc" comes from ab + c and from a + bc. */
 static void write_ranks(const char *path) {
     static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     FILE *f = fopen(path, "w");
@@ -111,7 +111,7 @@ static void write_ranks(const char *path) {
 
 static void a_tokenizer_is_the_same_in_any_files(void **state) {
     (void)state;
-    /* equivalent to GPT-2's pattern, but written in another order */
+    /* matches the same pieces as GPT-2's pattern, but is written in another order */
     static const char LIKE_GPT2[] = "'(?:[sdmt]|ll|re|ve)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{N}\\p{L}]+|\\s+(?!\\S)|\\s+";
     const Made plain = {.pattern = GPT2};
     uint64_t   print = print_of("t.json", &plain);
@@ -135,13 +135,28 @@ static void a_tokenizer_is_the_same_in_any_files(void **state) {
     char     *text;
     size_t    bytes;
     assert_int_equal(ranks.kind, TOKENIZER_BPE);
-    text = tokenizer_json_of(ranks.file.bpe, GPT2, &bytes); /* in this file every pair of tokens is a merge */
+    /* this file lists every pair of tokens that joins to a token as a merge */
+    text = tokenizer_json_of(ranks.file.bpe, GPT2, &bytes);
     write_file("of_ranks.json", text, bytes);
     free(text);
     assert_true(print_of("of_ranks.json", NULL) == tokenizer_fingerprint(&ranks));
-    /* the file without the merge (a, bc) gives the same ids, so it has the same fingerprint */
+    /* a file without the merge a + bc always gives the same ids, so its fingerprint is equal */
     assert_true(print_of("without.json", &(Made){.pattern = GPT2, .has_no_end = 1}) == tokenizer_fingerprint(&ranks));
     tokenizer_destroy(&ranks);
+}
+
+/* A special token of 900 bytes, longer than any buffer for a line, is written whole. */
+static void long_special_tokens_are_written_whole(void **state) {
+    (void)state;
+    char       token[1000] = "", *text;
+    size_t     bytes;
+    const Made plain = {.pattern = GPT2};
+    Bpe       *b = made(&plain);
+    while (strlen(token) < 900) strcat(token, "<|\xe2\x82\xac>");
+    bpe_add_special(b, 263, token, strlen(token));
+    text = tokenizer_json_of(b, GPT2, &bytes);
+    assert_non_null(strstr(text, token));
+    free(text), bpe_destroy(b);
 }
 
 static void what_differs_is_said(void **state) {
@@ -172,6 +187,7 @@ int main(void) {
         cmocka_unit_test(control_characters_are_spelled_out),
         cmocka_unit_test(other_vocabularies_know_ids_only),
         cmocka_unit_test_setup_teardown(a_tokenizer_is_the_same_in_any_files, enter_folder, leave_folder),
+        cmocka_unit_test(long_special_tokens_are_written_whole),
         cmocka_unit_test_setup_teardown(what_differs_is_said, enter_folder, leave_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

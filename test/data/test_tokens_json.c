@@ -32,7 +32,7 @@ static void notes_are_read_where_they_are_right(void **state) {
     }
 }
 
-/* A damaged tokens.json is refused, because it must not silently switch off the checks that use it. */
+/* A damaged tokens.json is refused, because ignoring it would switch off the checks of data files against it. */
 static void damaged_notes_are_refused(void **state) {
     (void)state;
     static const struct { const char *text, *why; } cases[] = {
@@ -57,7 +57,7 @@ static void counts_are_those_of_the_shards(void **state) {
     (void)state;
     write_counting_shard("train_000000.bin", 30, 0);
     write_counting_shard("train_000001.bin", 12, 0);
-    /* there is no data file of validation tokens, so nothing contradicts the noted val_tokens */
+    /* accepted: no file of validation tokens is there that could contradict val_tokens */
     write_notes("{\"train_tokens\": 42, \"val_tokens\": 7}");
     assert_ends(0, look, "train_*.bin", NULL);
     write_notes("{\"train_tokens\": 41}");
@@ -65,7 +65,7 @@ static void counts_are_those_of_the_shards(void **state) {
     write_counting_shard("val_000000.bin", 9, 0);
     write_notes("{\"train_tokens\": 42, \"val_tokens\": 8}");
     assert_ends(EXIT_DATA, look, "train_*.bin", "val_tokens 8, and the shards beside it hold 9", NULL);
-    /* a file of another program, without a header, so the number of tokens is unknown and not compared */
+    /* accepted: a file without a header, whose tokens cannot be counted, switches the comparison off */
     write_file("train_000002.bin", "\1\0\2\0", 4);
     write_notes("{\"train_tokens\": 41}");
     assert_ends(0, look, "train_*.bin", NULL);

@@ -115,7 +115,7 @@ static void parts_follow_each_other(void **state) {
     assert_whole(7, "an empty member first");
 }
 
-/* A packed file that is cut anywhere except between two members is reported as cut off. */
+/* Compressed data that are cut anywhere, except between two gzip members or zstd frames, are reported as cut off. */
 static void a_cut_is_called_one(void **state) {
     (void)state;
     for (Packing packing = PACKED_GZIP; packing <= PACKED_ZSTD; packing++) {
@@ -132,8 +132,8 @@ static void a_cut_is_called_one(void **state) {
     }
 }
 
-/* A complete xz stream. Bytes after it that begin no stream are not reported as cut off. The beginning of a second
- * stream is. */
+/* A complete xz stream. If bytes follow it, the message must say that they are no xz. If the beginning of a second
+ * stream follows, it must say that the file was cut off. */
 static const char XZ_STREAM[] =
     "\xfd\x37\x7a\x58\x5a\x00\x00\x01\x69\x22\xde\x36\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f\xe5\xa3"
     "\x01\x00\x0b\x65\x6c\x65\x76\x65\x6e\x20\x77\x6f\x72\x64\x73\x00\x23\xd9\xec\xd6\x00\x01\x20\x0c"
@@ -165,7 +165,7 @@ static void damage_is_seen(void **state) {
     in.bytes = 0;
     append_gzip(&in, FIRST, sizeof FIRST - 1);
     size_t first = in.bytes;
-    /* begins after the header, in which time and system may have any value */
+    /* skips the header, in which the bytes for time and system may have any value */
     for (size_t at = 10; at < whole.bytes; at++) {
         if (at >= first + 4 && at < first + 10) continue;
         in = whole;
@@ -181,7 +181,7 @@ static void damage_is_seen(void **state) {
     assert_fault(EXIT_DATA, "bytes after gzip member 1");
     in = whole, append(&in, "more", 4);
     assert_fault(EXIT_DATA, "bytes after gzip member 2");
-    /* refused, although gzip -dc ignores zeros after a member, and all members after them */
+    /* refused: gzip -dc would ignore this zero, and all members after it */
     in = whole, append(&in, "\0", 1);
     assert_fault(EXIT_DATA, "bytes after gzip member 2");
     two_parts(PACKED_ZSTD, &in);

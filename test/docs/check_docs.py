@@ -1,9 +1,11 @@
-"""make test-docs: every command of README.md and docs/ is tried, in a folder of its own for each page, and every option and link that they name exists.
+"""make test-docs: tries every command of README.md and docs/, in a folder of its own for each page. Checks that every
+option and link that the pages name exists.
 
     check_docs.py PROGRAM [PAGE...]
 
-A command is an indented line that begins with ./train_gpt, mpirun, make, sbatch or scripts/. Training runs for a few steps. What needs more ranks than
-these two cores, a GPU, SLURM or the network is planned or checked instead: the line says so. Prints ok or not ok for each.
+A command is an indented line that begins with ./train_gpt, mpirun, make, sbatch or scripts/. Training runs for a few
+steps. A command that needs more ranks than these two cores, a GPU, SLURM or the network is only planned or checked, and
+the printed line says so. Prints ok or not ok for each.
 """
 import array
 import gzip
@@ -28,7 +30,7 @@ def tell(good, name, why=""):
 
 
 def commands(page):
-    """The indented command lines of a page, those that end in a backslash joined with the next."""
+    """Yields the indented command lines of a page. A line that ends in a backslash is joined with the next."""
     line = ""
     for raw in open(page):
         if not raw.startswith("    ") and not line:
@@ -44,7 +46,8 @@ def commands(page):
 
 
 def workplace(program):
-    """What the pages take for granted: a text, a config, GPT-2's tokenizer by name, a run to look at."""
+    """Makes a folder with what the commands of the pages use: texts, a config, GPT-2's tokenizer by name, and short
+    runs. Returns its path."""
     folder = tempfile.mkdtemp(prefix="docs.")
     os.symlink(os.path.abspath(program), folder + "/train_gpt")
     for name in ("configs", "scripts"):
@@ -77,7 +80,8 @@ def workplace(program):
 
 
 def make_tasks(folder):
-    """Two questions: as JSON Lines, and in llm.c's form of HellaSwag (header; then start, bytes, index, label, completions, and each text)."""
+    """Writes two questions as JSON Lines, and in llm.c's form of HellaSwag. This form has a header; then for each
+    question start, bytes, index, label, completions, and each text."""
     lines = [{"context": "the old", "choices": [" king", " rain", " fox", " stone"], "gold": i % 4} for i in range(2)]
     os.mkdir(folder + "/core")
     for name in ("mine.jsonl", "arc_easy.jsonl", "core/pick.jsonl", "core/who.jsonl"):
@@ -93,7 +97,8 @@ def make_tasks(folder):
 
 
 def attempt(line):
-    """What is run for a line, and a word on it."""
+    """Returns the shell command to run for a command line of a page, and a word for what is done instead, such as
+    (planned)."""
     env = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
     served = re.search(r"\./train_gpt (?:serve )?(\S+\.json .*outer\.server=.*)", line)
     if served:  # a server and its islands (training jobs) wait for each other, so their commands run at once
@@ -118,7 +123,7 @@ def attempt(line):
         command, _ = attempt(line.replace("step_00000400", STEP))
         return command, " (of step 4)"
     if line.startswith("./train_gpt diff "):
-        return line + "; [ $? -le 1 ]", ""  # 1: they differ
+        return line + "; [ $? -le 1 ]", ""  # status 1 only says that the two differ
     if re.match(r"\./train_gpt (\S+\.json|runs/\S+)( |$)", line):
         if "124m" in line:
             return line.replace("./train_gpt ", "./train_gpt plan ", 1) + " cluster=dgx-h100", " (planned)"
@@ -130,7 +135,8 @@ def try_page(page, program):
     folder, prepared = workplace(program), list(RUNS)
     for line in dict.fromkeys(commands(page)):
         command, word = attempt(line)
-        for made in re.findall(r"\.json.*run\.dir=(\S+)", line) or ["runs/mine"] * line.startswith("./train_gpt configs/own.json"):  # the page's own run, not the one that was there before
+        # removes a prepared run before a command of the page makes a run in that folder
+        for made in re.findall(r"\.json.*run\.dir=(\S+)", line) or ["runs/mine"] * line.startswith("./train_gpt configs/own.json"):
             if made in prepared:
                 prepared.remove(made)
                 shutil.rmtree(os.path.join(folder, made))
@@ -145,7 +151,7 @@ def try_page(page, program):
 
 def options_of(schema):
     names = {f"{section}.{key}" for section, content in schema["properties"].items() for key in content.get("properties", {})}
-    for cluster in os.listdir(TREE + "/configs/clusters"):  # the pages name their keys, too
+    for cluster in os.listdir(TREE + "/configs/clusters"):  # clusters: the pages also name keys of these files
         content = json.load(open(f"{TREE}/configs/clusters/{cluster}"))
         names |= {f"{section}.{key}" for section, inner in content.items() if isinstance(inner, dict) for key in inner}
     return names

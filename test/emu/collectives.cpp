@@ -8,8 +8,8 @@ static bool same_place(const char *file_a, int line_a, const char *file_b, int l
     return line_a == line_b && (file_a == file_b || strcmp(file_a, file_b) == 0);
 }
 
-/* Returns the lanes that gather with this mask, or NULL if there are none. Refuses a mask that overlaps another one and
- * differs from it, because neither operation could complete. */
+/* Returns the waiting lanes of a warp operation with this mask, or NULL if none waits. Refuses a mask that overlaps the
+ * mask of waiting lanes and differs from it, because neither operation could complete. */
 static Gathering *gathering_of(Warp &w, const char *name, unsigned mask, const char *file, int line) {
     Gathering *found = nullptr;
     for (int i = 0; i < w.gatherings; i++) {
@@ -123,8 +123,8 @@ static bool arrive(Barrier &b, int wanted, int value, Reduction reduction, const
     else b.value += value;
     return ++b.arrived == wanted;
 }
-/* Completes a barrier. The threads that waited are ordered after all arrivals; threads that arrived without waiting are
- * not. */
+/* Completes a barrier. The race checker orders all arrivals before what the threads that waited do next. Threads that
+ * arrived without waiting (bar.arrive) are not ordered. */
 static void complete(Barrier &b) {
     race_barrier(b.warps);
     for (int w = 0; w < engine.warp_count; w++)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""compare_calibration.py A B - two dumps of `cases calibrate`, from a GPU and from the emulator, name by name.
+"""compare_calibration.py A B - compares two outputs of `cases calibrate`, one from a GPU and one from the emulator,
+name by name.
 
-Moves of data must agree bit by bit; products (mma, wgmma) to within 2^-20 of the sum of |terms|, which is at most 64 * 4;
-those of fp8, which Hopper sums in some 14 bits, to within 2^-13 of 128 * 4; 2^x to 2^-21 of the value, twice what either
-may err by.
+Moves of data must be equal bit by bit. Products (mma, wgmma) may differ by 2^-20 of the sum of |terms|, which is at
+most 64 * 4. Products of fp8, which Hopper adds with some 14 bits, may differ by 2^-13 of 128 * 4. 2^x may differ by
+2^-21 of the value, twice the error that either may have.
 """
 import struct
 import sys

@@ -9,10 +9,12 @@
  *             for: the least that memory must deliver. What L2 and L1 save lies between moved and asked.
  * The file gets a line a kernel and a line an operation of layers.h, added to at the end of the process:
  *     kernel NAME launches passes least_passes asked_bytes moved_bytes        operation NAME calls contract_bytes moved_bytes
- * An operation's moved bytes are those of the kernels that were launched after its contract (layers/layers.h, stream_note). Matrix
- * products are left out: theirs is a contract of their own, and they may be part of another operation.
+ * An operation (a function of layers/layers.h) announces itself and the bytes of its contract by stream_note. Its moved
+ * bytes are those of the kernels that are launched from then on, until another operation announces itself. Matrix
+ * products are left out: each is an operation, but may be part of another one.
  *
- * What is timed meanwhile is timed in counted bytes, so that the choices between kernels, and with them the counts, repeat.
+ * While bytes are counted, times are measured in counted bytes instead of seconds. Choices between kernels that depend
+ * on times, and with them the counts, are then the same in each run.
  */
 #include <algorithm>
 #include <map>
@@ -30,7 +32,7 @@ static struct Counts {
     const char                        *path = getenv("EMU_COUNTS");
     std::map<std::string, KernelCount> kernels;
     std::map<std::string, OpCount>     ops;
-    KernelCount                       *kernel = nullptr; /* counts of the kernel that runs now */
+    KernelCount                       *kernel = nullptr; /* counts of the kernel that is running */
     uint32_t                           launch = 0;
     int64_t                            moved_before = 0, work = 0;
     ~Counts() { if (path) write(); }
@@ -42,7 +44,8 @@ const bool counts = sums.path;
 /* --- bytes that are touched for the first time in this launch ----------------------------------------------------- */
 
 enum { GRANULE = 2 };
-/* Last launch that read, and last launch that wrote, each granule of an allocation of `bytes` bytes. */
+/* For each granule (2 bytes) of an allocation of `bytes` bytes: the number of the last launch that read it, and of the
+ * last launch that wrote it. */
 struct Marks { size_t bytes; std::vector<uint32_t> read, written; };
 static std::map<const char *, Marks> marks;
 
@@ -67,15 +70,16 @@ struct Instruction {
     const char *p[WARP_LANES];
     uint32_t    bytes;
 };
-struct Site { /* One code address that accesses memory, as one warp runs it. */
-    /* number of instructions at this address that each lane has begun, and number of complete ones */
+struct Site { /* One instruction of the kernel that accesses memory (one code address), as executed by one warp. */
+    /* how often each lane has executed it, and how often all lanes have */
     uint32_t                 begun[WARP_LANES], done;
-    std::vector<Instruction> open;                    /* instructions begun at this address; those before `first` are
-                                                       * complete */
+    /* executions of it, one an entry; all lanes have made those before `first` */
+    std::vector<Instruction> open;
     size_t                   first;
     bool                     is_shared;
 };
-static std::unordered_map<uint64_t, Site> sites; /* sites of the current launch, by warp and code address */
+/* the instructions that the current launch has executed, by warp and code address */
+static std::unordered_map<uint64_t, Site> sites;
 enum { NEAR_SITES = 1 << 12 };
 static struct { uint64_t key; Site *site; } near_sites[NEAR_SITES];
 
@@ -87,7 +91,8 @@ static Site &site_of(uint64_t key) {
 
 enum { BANKS = 32, WORD = 4, SECTOR = 32 };
 
-/* Returns the passes that lanes [from, to) need: the most different words in one bank. */
+/* Returns the passes over shared memory that lanes [from, to) of an access need. That is the largest number of
+ * different words that they access in one bank. */
 static int passes_of(const Instruction &x, int from, int to) {
     uintptr_t word[BANKS][WARP_LANES + 1];
     int       words[BANKS] = {}, most = 0;
@@ -134,8 +139,8 @@ static void note_part(const char *p, size_t n, uint32_t at, bool is_shared) {
     if (s.first == s.open.size()) s.open.clear(), s.first = 0;
 }
 
-/* The last access that count_whole has counted. The compiler may split this access; its parts follow, and are not
- * counted again. */
+/* The last access that count_whole has counted. The compiler may have split it into several instructions. Their
+ * accesses lie inside it and are not counted again. */
 static struct { const Fiber *by; const char *from, *to; bool writes; } whole;
 
 void count_access(const void *pointer, size_t n, bool writes, uint32_t at) {
@@ -145,7 +150,7 @@ void count_access(const void *pointer, size_t n, bool writes, uint32_t at) {
     bool        is_shared = p >= engine.here->arena && p < engine.here->arena + ARENA_BYTES;
     if (!is_shared) {
         const Allocation *a = find_allocation(p);
-        /* the address is a constant, or a fault that the race checker reports */
+        /* not in an allocation, so a constant, or a fault that the race checker reports */
         if (!a || p + n > a->base + a->bytes) return;
         sums.kernel->moved += first_touches(*a, p, n, writes);
     }
@@ -168,7 +173,7 @@ void count_bulk(const void *p, size_t n, bool writes) {
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-static const char *op_of_next; /* name of the operation whose contract was noted last */
+static const char *op_of_next; /* name of the last operation of layers.h that was announced by note_op */
 
 void note_op(const char *op, double bytes) {
     if (!sums.path || !op) return;
@@ -210,7 +215,7 @@ static bool is_product(const std::string &kernel) {
     return false;
 }
 void count_launch_end(const Launch &l) {
-    /* each launch counts as these bytes in addition to those it moves, for its fixed time */
+    /* the fixed time of a launch counts as these bytes, in addition to those that it moves */
     enum { LAUNCH_WORK = 1024 };
     if (!sums.path) return;
     int64_t moved = sums.kernel->moved - sums.moved_before;

@@ -1,25 +1,26 @@
-"""What the emulator counted in the op tests (EMU_COUNTS), compared with the table test/results/emu_counts.tsv.
+"""Compares what the emulator counted in the op tests (EMU_COUNTS) with the table test/results/emu_counts.tsv.
 
     counts.py COUNTED TABLE             prints "ok KERNEL: ..." or "not ok KERNEL: what became worse"
     counts.py --update COUNTED TABLE    writes the table
 
-A kernel's `conflicts` are passes of its instructions on shared memory over the least there could be: 1 is free of bank conflicts.
-`again` is the bytes it asked of global memory, in sectors, over those that it touched: 1 asks for each byte once. An operation's
-`traffic` is the bytes its kernels touched over those of its contract (layers/contracts.h), which are its "Bound:" and the plan's. Op
-tests are small: partial sums and halves of sectors weigh more in them than in training. More than 10 % above the table is worse; what
-the table lacks is told.
+`conflicts` of a kernel: passes of its instructions on shared memory, divided by the least possible number; 1 means no
+bank conflicts. `again`: the bytes of the sectors of global memory that it requested, divided by the bytes that it
+touched; 1 means each byte once. `traffic` of an operation: the bytes that its kernels touched, divided by those of its
+contract (layers/contracts.h), which are also its "Bound:" and the plan's. Op tests are small, so partial sums and half
+sectors count more in them than in training. A value more than 10 % above the table is worse. What the table lacks is
+printed.
 """
 import os
 import sys
 
 COLUMNS = {"kernel": ["conflicts", "again"], "operation": ["traffic"]}
-# Factor by which a kernel's or operation's ratio may grow over the table's. Ratios are over sums of all shapes of a
-# test, so a new case changes them too.
+# A kernel or operation is reported as worse if one of its ratios is more than this factor above the table's. Ratios are
+# over sums of all shapes that the tests use, so a new test case changes them too.
 WORSE = 1.1
 
 
 def counted(path):
-    """The ratios of each kernel and operation, over all tests."""
+    """Returns the ratios of each kernel and operation, from sums over all tests."""
     sums = {}
     for line in open(path):
         what, name, *numbers = line.rstrip("\n").split("\t")
@@ -28,11 +29,11 @@ def counted(path):
     rows = {}
     for (what, name), n in sums.items():
         if name.startswith("cublas") or name in ("matmul", "matmul, set", "matmul, added"):
-            continue  # the kernel belongs to a library; the emulator's replacement shows nothing about it
+            continue  # a kernel of a library: the emulator's replacement shows nothing about the real one
         if what == "kernel":
             _, passes, least, asked, moved = n
             rows[what, name] = [passes / least if least else 1.0, asked / moved if moved else 1.0]
-        elif n[2] and n[1]:  # lines without bytes are left out: a fill runs no kernel in the emulator
+        elif n[2] and n[1]:  # an operation without bytes, such as a fill, which runs no kernel in the emulator, is left out
             rows[what, name] = [n[2] / n[1]]
     return rows
 

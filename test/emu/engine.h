@@ -80,7 +80,7 @@ struct BulkStore {
     bool              add, was_read, was_written;
     int               thread;
     uint64_t          stamp;
-    std::vector<char> tile; /* the tile at the time when the store was issued */
+    std::vector<char> tile; /* copy of the tile that the TMA store reads, made when the store was issued */
     const char       *file;
     int               line;
 };
@@ -124,7 +124,8 @@ struct alignas(64) Fiber {
     std::vector<std::pair<const char *, size_t>> written;
 };
 
-/* Lanes that gather for an operation of a warp. */
+/* An operation of a warp, such as a shuffle, at which some lanes wait. Bit sets of lanes: wanted, those of the mask;
+ * arrived, those that wait. */
 struct Gathering {
     unsigned    wanted, arrived;
     Kind        kind;
@@ -159,7 +160,7 @@ struct TmaLoad {
     EmuTensorMap map;
     uint64_t    *barrier;
     int          column, row, thread, rank;
-    /* bit set of blocks of the cluster; each receives the tile at the same place of its shared memory */
+    /* bit set of the cluster's blocks that receive the tile, each at the same place of its shared memory */
     unsigned     blocks;
     uint64_t     stamp; /* for the race checker: clock of the requesting thread's warp at the request */
     const char  *file;
@@ -193,7 +194,7 @@ struct Block {
     int          static_count;
     Barrier      barriers[16];
     int          live;           /* number of threads that have not ended */
-    int          registers_free; /* registers per thread of a warpgroup that no warpgroup holds */
+    int          registers_free; /* registers that no warpgroup holds, counted per thread of a warpgroup */
 };
 
 /* The blocks that run now: one block or one cluster. */
@@ -241,7 +242,7 @@ struct Settings {
 };
 extern const Settings settings;
 
-void  fiber_place(Fiber &f, int index, dim3 block); /* sets a fiber's place in a launch */
+void  fiber_place(Fiber &f, int index, dim3 block); /* sets index, lane, warp and rank of a fiber */
 void  fiber_reset(Fiber &f, uint3 block);           /* prepares a fiber for the block that it runs next */
 /* runs all threads of the block; returns after every thread has ended */
 void  fiber_start_all();
@@ -273,7 +274,7 @@ template <class F> void each_part(const EmuTensorMap &m, uint32_t at, int column
               inside ? (char *)m.base + r * (int64_t)m.pitch_bytes + c * (int64_t)m.element_bytes : nullptr, (size_t)n * m.element_bytes);
         }
 }
-/* While an InBlock lives, shared memory means that of block `rank` of the cluster. */
+/* While an object of this type lives, accesses to shared memory go to that of block `rank` of the cluster. */
 struct InBlock {
     Block *was = engine.here;
     explicit InBlock(int rank) { engine.here = &engine.blocks[rank]; }
@@ -322,15 +323,16 @@ void        forbid_device_memory(bool forbid);
 
 void     race_new_launch();
 void     race_new_block();
-/* orders all earlier accesses of these warps before all later accesses of the same warps; warps is a bit set */
+/* orders all accesses so far of the warps in this bit set before all their later accesses, as a barrier does */
 void     race_barrier(unsigned warps);
 void     race_syncwarp(int warp);
-/* passes the warp's clock, and the clocks that it knows, to `object`, for example an mbarrier */
+/* race_release stores the warp's clock and the clocks that it knows with `object`, such as an mbarrier. race_acquire
+ * gives a warp the stored clocks: what the other warp did before is then ordered before. */
 void     race_release(void *object, int warp);
 void     race_acquire(void *object, int warp);
-/* notes that from now on the hardware may write these bytes of shared memory at any time */
+/* notes that an asynchronous copy may write these bytes of shared memory at any time from now on */
 void     race_pending(void *shared, size_t n, const char *file, int line);
-/* returns the present clock of this thread's warp, which stamps later accesses of the hardware for the thread */
+/* returns the clock of this thread's warp; asynchronous accesses that the thread starts now are stamped with it */
 uint64_t race_stamp();
 void     race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
 void     race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);

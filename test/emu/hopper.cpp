@@ -23,7 +23,7 @@ static MBarrier &mbarrier_at(uint64_t *barrier, const char *file, int line) {
 static MBarrier &initialised_at(uint64_t *barrier, const char *file, int line) {
     MBarrier &b = mbarrier_at(barrier, file, line);
     if (b.count == 0 || b.count == COUNT_UNSET) fail_at(file, line, "mbarrier used before its init");
-    /* tells the race checker that the access must be ordered after the barrier's init */
+    /* makes the race checker report an access to the mbarrier that is not ordered after its initialisation */
     race_async_read(barrier, sizeof b, current->index, race_stamp(), file, line);
     return b;
 }

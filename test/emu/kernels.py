@@ -1,4 +1,5 @@
-"""Which kernels ran, with which element types: compares the kernels of layers/*.cu with the emulator's list (EMU_KERNELS).
+"""Checks which kernels ran, and with which element types: compares the kernels of layers/*.cu with the emulator's list
+(EMU_KERNELS).
 
     kernels.py LAUNCHED    prints "ok KERNEL: types" or "not ok KERNEL: what is missing"
 """
@@ -15,7 +16,7 @@ SIXTEEN_BITS = {"attention_forward_kernel", "attention_backward_keys_kernel", "a
 
 
 def kernels():
-    """Name and whether it is a template over an element type, of each kernel."""
+    """Yields the name of each kernel, and whether it is a template over an element type."""
     for path in sorted(glob.glob("layers/*.cu")):
         text = re.sub(r"/\*.*?\*/", "", open(path).read(), flags=re.S)
         for match in re.finditer(r"(template\s*<([^;{}]*?)>\s*)?(?:__launch_bounds__\([^;{]*?\)\s*)?KERNEL\b([^;{]*?)\b(\w+_kernel)\(", text):

@@ -134,8 +134,9 @@ static cudaError_t release(void *p, bool pinned, const char *what) {
     return cudaSuccess;
 }
 
-/* open_range and close_range enclose the runtime's own accesses to device memory. An allocation is opened and closed as
- * a whole, because ASan's granules are 8 bytes. */
+/* ASan forbids the host to access device memory. The emulated runtime's own accesses lie between open_range and
+ * close_range, which permit them. A large allocation is opened and closed as a whole. In others closing begins at a
+ * multiple of 8 bytes, ASan's granule. */
 static void open_range(const void *p, size_t n) {
     Allocation *a = EMU_ASAN ? find_allocation(p) : nullptr;
     if (!a) return;

@@ -80,8 +80,8 @@ ncclResult_t connect_peer(ncclComm_t comm, int peer) {
     return result;
 }
 
-/* Does the work of a call. On a blocking communicator it is done now, on another one when ncclCommGetAsyncError asks
- * for the state. work() may return ncclInProgress; then it is called again. */
+/* Does the work of a call of NCCL. On a blocking communicator it is done now. On a non-blocking one it is done when
+ * ncclCommGetAsyncError asks for the state. If work() returns ncclInProgress, it is called again. */
 ncclResult_t later(ncclComm_t comm, std::function<ncclResult_t()> work) {
     comm->pending = std::move(work);
     comm->state = ncclInProgress;
@@ -127,8 +127,8 @@ ncclResult_t check_buffer(const char *name, const void *p, size_t bytes, size_t 
     return ncclSuccess;
 }
 
-/* Checks the buffers of a collective. `whole` has one piece for every rank. `piece` is either this rank's own piece
- * inside `whole`, or lies outside of `whole`. */
+/* Checks the buffers of a collective. `whole` has a part of `count` elements for every rank. `piece` is this rank's own
+ * part inside `whole`, or lies outside of `whole`. */
 ncclResult_t check_call(ncclComm_t comm, const char *name, const void *whole, const void *piece, size_t count, ncclDataType_t type) {
     check_alive(comm, name);
     size_t      bytes = count * type_bytes(type), all = bytes * (size_t)comm->ranks;

@@ -33,9 +33,10 @@ enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 };
 static struct {
     bool               compiled_in, paused;
     uint32_t           launch;
-    Cell              *shared; /* cells of the shared memory of all blocks of the cluster that runs */
+    /* states (cells) of the shared memory of all blocks of the cluster that runs, one for two bytes */
+    Cell              *shared;
     std::vector<uint32_t> fences[MAX_THREADS]; /* clocks at which each thread made a proxy fence */
-    /* for each cell of the arena: how many fences its last writer had made before it wrote */
+    /* for each cell (two bytes) of shared memory: how many proxy fences its last writer had made before it wrote */
     std::vector<uint32_t> fenced;
     uint32_t           clock[MAX_WARPS];
     uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: the latest clock of warp v that warp w knows of */
@@ -69,7 +70,8 @@ static uint32_t clock_of(uint64_t s) { return s >> 1 & 0x1ffff; }
 static bool     is_atomic(uint64_t s) { return s & 1; }
 static bool     same_thread(uint64_t a, uint64_t b) { return a >> 18 == b >> 18; }
 
-/* Returns whether the access stamped `earlier` is ordered before what the thread of stamp `me` does now. */
+/* Returns whether the access with the stamp `earlier` is ordered before what the thread with the stamp `me` does now,
+ * so that there is no race. A stamp packs launch, block, thread and the clock of the thread's warp. */
 [[gnu::always_inline]] static inline bool ordered(uint64_t earlier, uint64_t me) {
     uint64_t differs = earlier ^ me;
     if (launch_of(differs)) return true;
@@ -101,7 +103,7 @@ void race_new_block() {
         race.shared = (Cell *)aligned_alloc(64, ARENA_BYTES / 2 * MAX_CLUSTER * sizeof(Cell));
         std::fill_n(race.shared, ARENA_BYTES / 2 * MAX_CLUSTER, Cell{});
     }
-    /* clears the cells that the last blocks used; all others are already clear */
+    /* clears the states (cells) of the shared memory that the previous blocks used; all others are already clear */
     for (int r = 0; r < MAX_CLUSTER; r++) {
         size_t used = engine.blocks[r].arena_used;
         if (used) std::fill_n(race.shared + ARENA_BYTES / 2 * (size_t)r, used / 2 + 1, Cell{});
@@ -239,7 +241,7 @@ static const Place DEVICE_MEMORY = {"global write after write", "global write af
     }
 }
 
-/* Returns the number of the cell for address p in the current block's shared memory. */
+/* Returns the index of the cell (state of two bytes) for address p in the current block's shared memory. */
 static size_t cell_of(const char *p) {
     return ARENA_BYTES / 2 * (size_t)(engine.here - engine.blocks) + (size_t)(p - engine.here->arena) / 2;
 }
@@ -267,8 +269,8 @@ static bool handed_over(uint64_t read, uint64_t me) {
            (reader == thread_of(me) || *fence <= race.told[thread_of(me) / WARP_LANES][reader / WARP_LANES]);
 }
 
-/* Notes that a thread, or TMA for a thread, writes n cells of shared memory from cell `first` on. Reports a missing
- * proxy fence. */
+/* Notes that a thread, or TMA for a thread, writes n cells of shared memory from `first` on; a cell is the state of two
+ * bytes. Reports a missing proxy fence. */
 static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int thread, uint64_t me) {
     uint32_t fences = (uint32_t)race.fences[thread].size();
     for (size_t i = first; i < first + n; i++) {
@@ -282,8 +284,8 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
     }
 }
 
-/* Checks an access of kind `kind` for races. Inlined into each hook, where size and kind are constants, because half of
- * a kernel's time is spent here. */
+/* Checks an access for races. It is inlined into each hook, where size and kind are constants, because half of a
+ * kernel's time is spent here. */
 [[gnu::always_inline]] static inline void check(const void *pointer, size_t n, Access kind, uint32_t at, int thread,
                                                 uint32_t clock) {
     const char  *p = (const char *)pointer;

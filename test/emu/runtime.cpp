@@ -10,7 +10,7 @@
 
 #include <map>
 
-/* NVIDIA's headers leave these types incomplete. */
+/* Defines types that NVIDIA's headers only declare. */
 struct CUgraph_st {
     Operations operations;
 };

@@ -17,7 +17,8 @@ namespace emu {
 static CUstream_st               default_stream;
 static std::vector<cudaStream_t> streams = {&default_stream};
 static std::vector<Capture *>    captures;
-static int                       phase_left; /* number of calls until other streams are held */
+/* number of calls after which other streams are held; the work of a held stream runs only if the host waits for it */
+static int                       phase_left;
 static std::recursive_mutex      door;
 
 using Lock = std::lock_guard<std::recursive_mutex>;
@@ -50,7 +51,7 @@ static void begin_phase() {
     for (cudaStream_t s : streams) s->is_held = dice()() % 2;
 }
 
-/* Runs all work that may run and is not held, in a random order. */
+/* Runs the work of all streams that are not held, as far as events allow, in a random order. */
 static void run_free() {
     bool some = true;
     while (some) {
@@ -79,8 +80,8 @@ static void step() {
     run_free();
 }
 
-/* Runs the next work that the host's wait for stream s needs. If it waits for another process, other streams may run,
- * because that process may wait for them. */
+/* Runs the next work on which the host's wait for stream s depends. If that work waits for another process, other
+ * streams may run, because that process may wait for them. */
 static void run_for(cudaStream_t s) {
     while (s->work.front().after && !s->work.front().after->passed) s = s->work.front().after->stream;
     if (run_first(s)) return;

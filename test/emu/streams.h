@@ -36,13 +36,13 @@ struct Capture {
     bool                      broken, relaxed;
 };
 
-/* NVIDIA's headers leave these two types incomplete. */
+/* Defines types that NVIDIA's headers only declare. */
 struct CUstream_st {
     Capture         *capture;          /* NULL if not under capture */
     /* under capture: number of operations recorded so far, and how many of them another stream has waited for */
     uint64_t         position, joined;
     bool             waits_for_default;
-    bool             is_held;          /* the stream is held: its work runs only if the host waits for it */
+    bool             is_held;          /* 1: the work of the stream runs only if the host waits for it */
     int              library_blocks;   /* multiprocessors that NCCL's kernels on the stream may hold */
     std::deque<Work> work;
 };

@@ -82,7 +82,8 @@ for recompute in none block; do TRAIN_GPT_GEMM=own beside own.$recompute 1 $WIDE
 TRAIN_GPT_GEMM=own beside llama.own 1 $LLAMA precision=bf16
 TRAIN_GPT_GEMM=own beside stages.own 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=ring
 EMU_KERNELS=$WORK/heads.kernels TRAIN_GPT_ATTENTION=hopper-heads beside heads 1 $HEADS parallel.deterministic=true
-TRAIN_GPT_ATTENTION=hopper-heads beside heads.fp8 1 $EIGHT_HEADS # which writes the gradient's codes
+# in fp8 this kernel also writes fp8 codes of the gradient
+TRAIN_GPT_ATTENTION=hopper-heads beside heads.fp8 1 $EIGHT_HEADS
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
 beside stages 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=nccl
 beside stages.ring 2 $GRID precision=bf16 parallel.pipeline=2 parallel.comm=ring
@@ -93,7 +94,8 @@ for run in fp32.nccl bf16.nccl fp16.nccl fp32.ring; do beside $run 2 $SMALL $FOU
 # With one table of algorithms and one order of additions, the number of ranks must change no bit. A step has four
 # micro-batches.
 ORDERED="$SMALL batch.global_tokens=160 run.steps=3 precision=bf16 parallel.deterministic=true"
-beside ordered.one 2 $SMALL $FOUR precision=bf16 parallel.deterministic=true parallel.comm=ring # one micro-batch for each
+# each of two ranks has one micro-batch a step
+beside ordered.one 2 $SMALL $FOUR precision=bf16 parallel.deterministic=true parallel.comm=ring
 beside ordered 1 $ORDERED
 wait
 # Algorithms of products are chosen by timing, so runs that must agree bit by bit get the same table, gemm.json.

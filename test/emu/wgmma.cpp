@@ -39,8 +39,9 @@ static char *place_of(uint64_t descriptor, int mn, int k, bool mn_major, const W
     return p;
 }
 
-/* Gathers the elements of an operand in shared memory into `to`, as rows of k. Memory has units of eight adjacent
- * words: eight of one row, or one of each of eight rows. Each unit is first passed to f(its place, its first row). */
+/* Copies an operand of a product from shared memory to `to`, as rows along k. Shared memory holds units of eight 16-bit
+ * words: eight of one row, or one of each of eight rows. Calls f(place, first row) for each unit before it is
+ * copied. */
 enum { UNIT_WORDS = 8, UNIT_BYTES = 16 };
 template <class F> static void gather(uint16_t *to, uint64_t descriptor, int rows, bool mn_major, MmaType type, const WgmmaOp &op, F f) {
     int down = mn_major ? UNIT_WORDS : 1, along = mn_major ? 1 : UNIT_WORDS, step = mn_major ? 16 : 1;
@@ -124,7 +125,7 @@ static void multiply_now(int warpgroup, size_t i) {
     multiply(product, a, b, op.n, depth(op));
     for (int t = 0; t < WARPGROUP_THREADS; t++) {
         Accumulator &x = *accumulator_at(threads[t], threads[t].wgmma[0][i].d);
-        /* A thread holds two adjacent columns of this row and two of row + 8, again every 8 columns. */
+        /* in every eight columns a thread holds two adjacent ones of this row, and the same two of row + 8 */
         int          row = t / 32 * 16 + t % 32 / 4;
         const float *above = (const float *)product[row] + t % 4 * 2, *below = (const float *)product[row + 8] + t % 4 * 2;
         float       *value = x.value.data();

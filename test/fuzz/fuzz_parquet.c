@@ -15,7 +15,8 @@ enum { ROWS = 1 << 14 }; /* most rows that are read, because a few bytes can sta
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static int    file = -1;
     static char   path[64];
-    static volatile char byte; /* the last byte of each text is stored here, so that the texts are really read */
+    /* each byte of the texts is stored here, so that the compiler cannot leave out reading them */
+    static volatile char byte;
     (void)byte;
     char          fault[PARQUET_FAULT_CHARS] = "";
     const char   *text;

@@ -25,7 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (bytes >= 8) memcpy(&file_bytes, data, 8), data += 8, bytes -= 8;
     static const int64_t VOCABULARIES[] = {0, 256, 128256};
     for (int i = 0; i < 3; i++) judge(shard_parse_header(data, bytes, file_bytes, VOCABULARIES[i], &h, fault), &h, file_bytes, fault);
-    uint64_t index_bytes = file_bytes & 0xffff; /* small, so that it can match the header by chance */
+    /* length of the index file; a small number, so that it matches the header now and then */
+    uint64_t index_bytes = file_bytes & 0xffff;
     memset(fault, 0, sizeof fault);
     int status = shard_parse_index(data, bytes, index_bytes, file_bytes >> 16, &h, fault);
     judge(status, &h, file_bytes >> 16, fault);

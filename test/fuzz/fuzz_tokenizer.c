@@ -23,12 +23,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     BpeFile f;
     if (bytes == 0) return 0;
     BpeKind kind = data[0] == 't' ? BPE_TIKTOKEN : data[0] == 'p' ? BPE_VOCAB_AND_MERGES : BPE_TOKENIZER_JSON;
-    char   *text = malloc(bytes); /* a copy of all bytes after the first one, and a NUL */
+    char   *text = malloc(bytes); /* a copy of the input without its first byte, and a NUL */
     if (!text) return 0;
     memcpy(text, data + 1, bytes - 1);
     text[bytes - 1] = 0;
     size_t first = kind == BPE_VOCAB_AND_MERGES ? strlen(text) : bytes - 1;
-    size_t second = first < bytes - 1 ? first + 1 : first; /* without a zero byte there are no merges */
+    /* where merges.txt begins: after the zero byte; without one it is empty */
+    size_t second = first < bytes - 1 ? first + 1 : first;
     BpeText file[2] = {{"gpt2.tiktoken", text, first, NULL}, {"merges.txt", text + second, bytes - 1 - second, NULL}};
     if (bpe_file_parse(kind, file, &f, fault)) {
         if (bpe_missing_byte(f.bpe) >= 0 || f.end_of_text >= bpe_ids(f.bpe)) abort();

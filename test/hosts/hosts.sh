@@ -23,7 +23,8 @@ ip netns add "$A" && ip netns add "$B_" && ip link add cable netns "$A" type vet
 ip -n "$A" addr add 10.77.0.1/24 dev cable; ip -n "$B_" addr add 10.77.0.2/24 dev cable
 for n in "$A" "$B_"; do
     ip -n "$n" link set lo up; ip -n "$n" link set cable up
-    ip netns exec "$n" sh -c 'echo 4 > /proc/sys/net/ipv4/tcp_retries2' # else mpirun waits a quarter of an hour for a host that is gone
+    # without this mpirun waits a quarter of an hour for a host that is gone
+    ip netns exec "$n" sh -c 'echo 4 > /proc/sys/net/ipv4/tcp_retries2'
 done
 
 # on_host HOST COMMAND...: replaces the process by the command, run on HOST. $WORK/shm/HOST is the host's shared memory,
@@ -40,7 +41,8 @@ cat > "$WORK/agent" <<SH
 host=\$1; shift
 exec ip netns exec $B_ unshare -u -m sh -c "hostname \$host; mount --bind $WORK/shm/\$host /dev/shm; if [ -d $WORK/private ]; then mount -t tmpfs none $WORK/private; fi; \$*"
 SH
-# keep COMMAND...: runs a rank and stores its stderr and exit code, because neither arrives after the cable is cut.
+# keep COMMAND...: runs a rank and stores its stderr and exit code in the folder $KEEP. Through mpirun neither arrives
+# once the cable is cut.
 cat > "$WORK/keep" <<'SH'
 #!/bin/sh
 "$@" 2> "$KEEP/err.$OMPI_COMM_WORLD_RANK"; code=$?
@@ -58,8 +60,8 @@ cable() {
         sleep 0.1
     done
 }
-# slow_cable: adds delay and loss, by netem or, if the kernel has none, by a narrow link whose short queue drops
-# packets.
+# slow_cable: adds delay and loss of packets to the cable, by netem. If the kernel has no netem, by a narrow link whose
+# short queue drops packets.
 slow_cable() {
     local n how="netem delay 8ms loss 1%"
     ip netns exec "$A" tc qdisc add dev cable root $how 2> /dev/null || how="tbf rate 20mbit burst 16kbit latency 10ms"
@@ -96,17 +98,18 @@ two_hosts() {
     (on_host hostA timeout -k 5 90 mpirun $MPIRUN $OUTPUT_OPTIONS $LAUNCHER_MCA ${REMOTE_SHELL}_agent "$WORK/agent" $LAUNCHER_MCA ${REMOTE_SHELL}_no_tree_spawn 1 \
         -x KEEP --bind-to none -host "hostA:$each,hostB:$each" "$WORK/keep" "$TRAIN" "${CONFIG:-$WORK/tiny.json}" "$@")
 }
-# begin RANKS_EACH [OPTION...]: runs two_hosts in the background and waits for some steps.
+# begin RANKS_EACH [OPTION...]: runs two_hosts in the background and waits for 20 lines of metrics. The process id is in
+# $JOB.
 begin() {
     two_hosts "$@" > "$WORK/out" 2> "$WORK/err" &
     JOB=$!
     while kill -0 $JOB 2> /dev/null && [ "$(cat "$WORK/run/metrics.jsonl" 2> /dev/null | wc -l)" -lt 20 ]; do sleep 0.1; done
 }
 # gone SECONDS: checks that all ranks end within SECONDS times $PATIENCE, which is above 1 on a slow machine. Sets $TOOK
-# to the seconds they took.
+# to the seconds until they had ended.
 gone() {
     local at=$EPOCHREALTIME
-    while ranks_left && awk -v a="$at" -v b="$EPOCHREALTIME" -v s="$1" 'BEGIN { exit b - a > s + 20 }'; do sleep 0.1; done
+    while ranks_left && awk -v a="$at" -v b="$EPOCHREALTIME" -v s="$1" -v p="$PATIENCE" 'BEGIN { exit b - a > s * p + 20 }'; do sleep 0.1; done
     TOOK=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     ! ranks_left && awk -v t="$TOOK" -v s="$1" -v p="$PATIENCE" 'BEGIN { exit t > s * p }'
 }

@@ -38,8 +38,9 @@ pair() {
 
 # --- a thin link ---------------------------------------------------------------------------------------------------------
 expect "islands over a good cable" pair good
-# carried: checks the bytes of three rounds on the link. The island (training job) on hostB sends three deltas, and
-# receives the first weights and three more. Headers are less than a tenth.
+# carried: checks how many bytes three rounds sent over the link. The island (training job) on hostB sends three deltas
+# of its weights. It receives the first weights, and new ones after each round. Headers of packets are less than a
+# tenth.
 carried() { thin_bytes | awk -v p="$PARAMETERS" '{ print "#", $2, "bytes up,", $1, "down, of", p, "parameters"; exit !($2 > 12 * p && $2 < 1.1 * 12 * p + 2e4 && $1 > 16 * p && $1 < 1.1 * 16 * p + 2e4) }'; }
 if [ -c /dev/net/tun ]; then
     expect "a thin link in its place" thin_cable
@@ -99,7 +100,7 @@ expect "each sample counts once" used_once lost
 # --- a host is lost, and its memory with it --------------------------------------------------------------------------------
 COPIES="checkpoint.memory_every=5 checkpoint.every=0 eval.every=0 log.tensorboard=false run.steps=24"
 expect "a run of four ranks on two hosts, with copies in memory" quiet two_hosts 2 $COPIES run.dir="$WORK/whole"
-# The run hangs in the third copy, at step 15. The copies of steps 5 and 10 are complete.
+# The job hangs in the third copy of its state in memory, at step 15. The copies of steps 5 and 10 are complete.
 export TRAIN_GPT_FAIL="memory.copy@3:hang" TRAIN_GPT_FAIL_LOG=$WORK/struck
 MPIRUN="-x TRAIN_GPT_FAIL -x TRAIN_GPT_FAIL_LOG" TRAIN=$PWD/$B/test/train_gpt-failpoints two_hosts 2 $COPIES run.dir="$WORK/rescued" > "$WORK/out" 2> "$WORK/err" & job=$!
 unset TRAIN_GPT_FAIL TRAIN_GPT_FAIL_LOG

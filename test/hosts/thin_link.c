@@ -39,7 +39,8 @@ struct Packet {
 /* One direction of the link: packets from device `source` to device `sink`. */
 typedef struct {
     int       source, sink;
-    double    bytes_per_s, delay_s, free_at; /* free_at: time at which the last packet so far has left the queue */
+    /* free_at: time at which the link has sent the newest packet and can send another */
+    double    bytes_per_s, delay_s, free_at;
     Packet   *first, *last;                  /* packets in flight, in order of arrival */
     long long bytes;
 } Direction;
@@ -98,7 +99,7 @@ static void deliver(Direction *d, double at) {
     while (d->first && d->first->arrives <= at) {
         Packet *p = d->first;
         if (write(d->sink, p->data, p->bytes) >= 0) d->bytes += (long long)p->bytes;
-        /* the packet is lost if the device is down or full */
+        /* a packet is lost if its device is down or full */
         else if (errno != EIO && errno != EAGAIN && errno != ENOBUFS) stop("write");
         d->first = p->next;
         if (!d->first) d->last = NULL;
@@ -119,7 +120,8 @@ int main(int argc, char **argv) {
     int    home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     double rate = atof(argv[4]) * 1e6 / 8, delay = atof(argv[5]) / 1e3;
     int    a = tap(argv[1], argv[3]), b = tap(argv[2], argv[3]);
-    /* leaves the last namespace, so that a test may kill all processes in it without ending the link */
+    /* returns to the namespace in which the program was started, so that a test may kill all processes in the two
+     * others without ending the link */
     if (home < 0 || setns(home, CLONE_NEWNET)) stop("the namespace before");
     Direction both[2] = {{.source = a, .sink = b, .bytes_per_s = rate, .delay_s = delay},
                          {.source = b, .sink = a, .bytes_per_s = rate, .delay_s = delay}};

@@ -1,8 +1,9 @@
-"""The scores of ./train_gpt eval against lm-eval's own: check_eval.py TRAIN_GPT WORK
+"""Compares the scores of ./train_gpt eval with those of lm-eval: check_eval.py TRAIN_GPT WORK
 
-WORK/bytes and WORK/merged are runs, of bytes and of byte pairs (WORK/bpe/tokenizer.json). lm-eval reads the same files of
-questions as tasks of its own, asks the checkpoint as transformers loads it, and aggregates: acc, acc_norm, their standard
-errors and perplexity must agree."""
+WORK/bytes and WORK/merged are runs with tokens of bytes and of byte pairs (WORK/bpe/tokenizer.json). lm-eval reads the
+same files of questions as its own tasks. It uses the checkpoint as transformers loads it. acc, acc_norm, their standard
+errors and perplexity must agree.
+"""
 import json
 import os
 import random
@@ -37,8 +38,8 @@ def space():
     return draw.choice(["", "", " ", "\n", "\u00a0 "])
 
 
-# Contexts end in white space, are empty, or are longer than the model's 40 positions. lm-eval inserts the delimiter
-# itself.
+# Questions for the test: contexts that end in white space, are empty, or are longer than the model's 40 positions.
+# lm-eval inserts the delimiter between context and choice itself.
 choices = [{"context": text(0 if i % 9 == 0 else 1, 14) + space() * (i % 9 != 0), "choices": [text(1, 3) for _ in range(4)], "gold": draw.randrange(4),
             "delimiter": " "} for i in range(150)]
 plain = [{key: value for key, value in item.items() if key != "delimiter"} for item in choices]
@@ -54,7 +55,7 @@ TASKS = {"choices": {**CHOICES, "target_delimiter": " "}, "plain": {**CHOICES, "
 
 
 def bytes_tokenizer():
-    """Token id = byte."""
+    """Returns a tokenizer of transformers in which each token is a byte and its id the byte's value."""
     keys = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
     others = [b for b in range(256) if b not in keys]
     letters = {b: chr(b) for b in keys} | {b: chr(256 + i) for i, b in enumerate(others)}

@@ -1,12 +1,14 @@
-"""What Hugging Face transformers makes of our folders, and folders that it makes for us.
+"""Loads folders of the program in Hugging Face transformers, and makes folders in transformers for the program.
 
-    check_hf.py logits FOLDER DTYPE TOKEN...   logits of the folder's model, in float32: a line for each token; DTYPE is that of its weights
-    check_hf.py rounded FOLDER EXPORTED DTYPE  EXPORTED is FOLDER as transformers itself rounds it: the same bits, the same logits
-    check_hf.py make WORK                      models of transformers in WORK/sharded, /bf16, /quirks (a stored head and masks, no prefix)
-                                               and /untied (a head of its own)
-    check_hf.py make_kinds WORK                models of other classes, of released shapes but for layers and words: WORK/llama and
-                                               /qwen3, a small /llama-heads, whose heads are wider together than the stream, and
-                                               a small /qwen3-moe
+    check_hf.py logits FOLDER DTYPE TOKEN...   prints the logits of the folder's model, in float32, a line for each
+                                               token; checks that its weights have type DTYPE
+    check_hf.py rounded FOLDER EXPORTED DTYPE  checks that EXPORTED is FOLDER as transformers itself rounds it to DTYPE:
+                                               equal bits of weights, equal logits
+    check_hf.py make WORK                      makes models in WORK/sharded, /bf16, /quirks (with a stored head and
+                                               masks, names without prefix) and /untied (with an output head of its own)
+    check_hf.py make_kinds WORK                makes models of other classes. WORK/llama and /qwen3 have the sizes of
+                                               released models, but one layer and few tokens. The small /llama-heads has
+                                               heads that are together wider than the stream. /qwen3-moe is small, too.
 """
 import os
 import sys
@@ -20,7 +22,7 @@ TOKENS = [116, 104, 101, 32, 113, 117, 105, 99, 107, 0, 255]
 
 
 def load(folder, **how):
-    """The folder's model as transformers loads it, complete and without a leftover."""
+    """Returns the folder's model as transformers loads it. No tensor may be missing or left over."""
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, local_files_only=True, **how)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         assert not info.get(kind), f"{kind}: {info[kind]}"
@@ -41,7 +43,8 @@ def logits(folder, dtype, *tokens):
 
 
 def rounded(folder, exported, dtype):
-    """Weights bit for bit; so the logits that the rounded model computes in its own type are those that the type allows."""
+    """Checks that the weights of EXPORTED are those that transformers rounds, bit for bit, and that the logits
+    computed from both are equal."""
     exact = logits_of(load(folder), TOKENS)
     theirs, ours = load(folder).to(getattr(torch, dtype)), load(exported, dtype="auto")
     for (name, a), (same, b) in zip(theirs.state_dict().items(), ours.state_dict().items(), strict=True):

@@ -1,6 +1,8 @@
-"""The tokenizer of a checkpoint's folder as transformers loads it: check_hf_tokenizer.py FOLDER TEXT_FILE IDS_FILE  (IDS_FILE: our ids, one a line)
+"""Checks the tokenizer of a checkpoint folder as transformers loads it.
 
-The same ids, the text back, and no id of end of text that the vocabulary lacks.
+    check_hf_tokenizer.py FOLDER TEXT_FILE IDS_FILE     IDS_FILE: ids of the program, one a line
+
+It must give the same ids, and the text back. The ids of the end of text must be in the vocabulary.
 """
 import sys
 

@@ -1,6 +1,7 @@
-"""Rows of our reader of parquet files against those that pyarrow wrote: 10,000 of random text in each of FILES files.
+"""Compares rows that the program's reader of parquet files gives with those that pyarrow wrote: 10,000 random texts in
+each of FILES files.
 
-  check_parquet.py DUMP_PARQUET WORK     prints "ok ..." or "not ok ...", status 1 after one of these
+  check_parquet.py DUMP_PARQUET WORK     prints "ok ..." or "not ok ..."; exit status 1 after "not ok"
 """
 import os, random, subprocess, sys
 

@@ -1,4 +1,6 @@
-"""The greedy text of a checkpoint folder whose tokens are bytes, by Hugging Face transformers: check_sample.py FOLDER TOKENS PROMPT"""
+"""Prints the greedy text of a checkpoint folder whose tokens are bytes, by Hugging Face transformers: check_sample.py
+FOLDER TOKENS PROMPT
+"""
 import sys
 
 import torch

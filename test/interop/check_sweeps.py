@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""tpe and asha of scripts/sweep.py with the Optuna of this Python: the study in its journal is what the trials' folders
-say, after kills and with two drivers, too. One line a check, "ok" or "not ok".
+"""Tests the methods tpe and asha of scripts/sweep.py with the Optuna of this Python. The study in Optuna's journal must
+agree with the folders of the trials, also after kills and with two drivers. Prints "ok" or "not ok" for each check.
 
-    check_sweeps.py PROGRAM FOLDER      FOLDER/sweep.json is a config of 9 steps, evaluated
+    check_sweeps.py PROGRAM FOLDER      FOLDER/sweep.json is a config of 9 steps, with evaluations
 """
 
 import json
@@ -65,7 +65,7 @@ def states(out):
 
 
 def agrees(out, n):
-    """The study has n trials, each with the values, the state and the losses of its folder."""
+    """Returns whether the study has n trials, each with the values, the state and the losses that its folder has."""
     trials, folders = study_of(out).get_trials(), states(out)
     words = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
     return len(trials) == len(folders) == n and all(
@@ -86,7 +86,8 @@ def main():
     expect("tpe: the study is what the folders say", agrees(f"{WORK}/tpe", 5))
     expect("tpe: all values differ", len({json.dumps(state["values"]) for state in states(f"{WORK}/tpe")}) == 5)
 
-    study_of(f"{WORK}/tpe").ask()  # as a driver that was killed before it had the values
+    # simulates a driver that was killed after the study had chosen a trial, before the trial had a folder
+    study_of(f"{WORK}/tpe").ask()
     driver = start("tpe", f"{WORK}/tpe", 6)
     driver.communicate(timeout=100)
     expect("tpe: a trial that was asked for by half is completed", driver.returncode == 0 and agrees(f"{WORK}/tpe", 6))

@@ -1,5 +1,6 @@
-"""check_tensorboard.py WHOLE RESUMED: TensorBoard's EventAccumulator finds in RUN/tb exactly the numbers of RUN/metrics.jsonl; trackio
-imports those of WHOLE, a run of one process."""
+"""check_tensorboard.py WHOLE RESUMED: checks that TensorBoard's EventAccumulator finds exactly the numbers of
+RUN/metrics.jsonl in RUN/tb, and that trackio imports those of WHOLE, a run that was not interrupted.
+"""
 import glob
 import json
 import math

@@ -7,7 +7,8 @@
 in_venv tensorboard "tensorboard, trackio, tbparse" tensorboard trackio tbparse
 
 train run.dir="$WORK/whole" > /dev/null || exit 1
-# The second run has lost its newest checkpoint, so it repeats steps that are in its first event file.
+# The newest checkpoint of this run is removed, so the resumed run repeats steps that are already in its first event
+# file.
 train run.dir="$WORK/run" run.steps=9 checkpoint.every=4 schedule.name=constant > /dev/null && rm -r "$WORK/run/checkpoints/step_00000009" &&
     train run.dir="$WORK/run" run.steps=11 checkpoint.every=4 schedule.name=constant optimizer.learning_rate=2e-3 'run.allow_change=["optimizer"]' > /dev/null || exit 1
 export TRACKIO_DIR=$WORK/trackio HF_HUB_OFFLINE=1

@@ -1,11 +1,14 @@
-"""Ids of our tokenizer against those of Hugging Face tokenizers and OpenAI tiktoken, on random Unicode texts.
+"""Compares ids of the program's tokenizer with those of Hugging Face tokenizers and OpenAI tiktoken, on random Unicode
+texts.
 
-Characters are those that Python's unicodedata knows: the libraries of the same Debian know them, and so does the newer Oniguruma that
-is part of Hugging Face tokenizers. A newer character may be a letter to one of them and unassigned to another.
+Texts have only characters that Python's unicodedata knows. The libraries of the same Debian know them, and so does the
+newer Oniguruma that is part of Hugging Face tokenizers. A newer character may be a letter to one of them and unassigned
+to another.
 
-  check_tokenizers.py DUMP_IDS TRAIN_GPT WORK [GPT2_FOLDER]     prints "ok ..." or "not ok ...", status 1 after one of these
+  check_tokenizers.py DUMP_IDS TRAIN_GPT WORK [GPT2_FOLDER]   prints "ok ..." or "not ok ..."; exit 1 after "not ok"
 
-Vocabularies are trained here, one for each way of splitting text that published models have; GPT-2's own where it is.
+Vocabularies are trained here, one for each way of splitting text that published models have. GPT-2's own vocabulary is
+also used if its folder is given.
 """
 import base64, json, os, random, re, subprocess, sys, unicodedata
 
@@ -48,7 +51,8 @@ SPACES = [" ", " ", " ", "  ", "   ", "\n", "\n\n", " \n", "\t", "\r\n", "\u00a0
 
 
 def character(first, last):
-    """One that was assigned when PCRE2's tables were made (Unicode 14, as Python 3.11's): newer ones are letters to some, to others not."""
+    """Returns a random character that is assigned in Unicode 14, the version of PCRE2's tables and of Python 3.11.
+    Newer characters are letters to some libraries and not to others."""
     while True:
         c = chr(rng.randint(first, last))
         if unicodedata.category(c) not in ("Cn", "Cs"):
@@ -89,7 +93,7 @@ for name, (pre, normalizer, extra) in KINDS.items():
     path = os.path.join(folder, "tokenizer.json")
     t.save(path)
     compare("tokenizers, " + name, folder, texts, lambda s: t.encode(s).ids)
-    if name == "gpt2":  # merges as older files have them, and apart from the vocabulary
+    if name == "gpt2":  # tests merges written as strings, not pairs, as in older files
         whole = json.load(open(path))
         pairs = [m if isinstance(m, list) else m.split(" ") for m in whole["model"]["merges"]]
         whole["model"]["merges"] = [" ".join(m) for m in pairs]
@@ -108,7 +112,8 @@ MODEL = {"type": "BPE", "vocab": {SYMBOL[b]: b for b in range(256)} | {SYMBOL[a]
 
 
 def tokenizer_of(name, parts, normalizer=None, added=()):
-    """The tokenizer.json of these pre-tokenizers in a folder, and Hugging Face's reading of it."""
+    """Writes a tokenizer.json with these pre-tokenizers to a folder. Returns the folder, and the tokenizer as
+    Hugging Face reads it."""
     folder = os.path.join(work, "rule-" + name)
     os.makedirs(folder, exist_ok=True)
     words = [{"id": 256 + len(PAIRS) + i, "content": c, "single_word": False, "lstrip": False, "rstrip": False, "normalized": n, "special": False}
@@ -132,7 +137,8 @@ CLASS = re.compile(r"\[(?:\^?\]?)(?:\\.|\[:\^?\w+:\]|\[[^]]*\]|[^]\\])*\]|\\[pP]
 
 
 def outside(one):
-    """The characters outside of a class, as Hugging Face's engine sees it. Those that our engine, of another Unicode version, classes differently are left out."""
+    """Returns the characters that are not in a character class of a pattern, by Hugging Face's engine. The program's
+    engine has another Unicode version; characters that it classes differently are added to CHANGED."""
     theirs = {c for piece, _ in pre_tokenizers.Split(Regex(one), "removed").pre_tokenize_str(EVERY) for c in piece}
     text = b"".join(BYTES[i] for i in ours(tokenizer_of("class", [regex(one, "Removed")])[0], [EVERY])[0]).decode()
     CHANGED.update(theirs ^ set(text))
@@ -140,7 +146,7 @@ def outside(one):
 
 
 def sides(one):
-    """Characters at the edges of a class, on both of its sides."""
+    """Returns two lists of characters at the edges of a character class: inside, and just outside."""
     out = outside(one)
     is_out = [c in out for c in ASSIGNED]
     edges = [i for i in range(1, len(ASSIGNED)) if is_out[i] != is_out[i - 1]]
@@ -155,7 +161,8 @@ KNOWN_SIDES = {}
 
 
 def hard_texts(pattern, count, words=("'s", "'LL", "'\u017f", "a", "b", "B", "ab", "aab", " ", "  ", "x", "12345", "\u00df", "SS", "e\u0301")):
-    """Texts that hold a combining mark, a newline, a digit and a character on each side of every class of the pattern."""
+    """Yields texts with a combining mark, a newline, a digit, and a character inside and outside of every character
+    class of the pattern."""
     pools = [MARKS, "\n\n\n\r", DIGITS]
     for one in CLASS.findall(pattern):
         pools += KNOWN_SIDES[one] if one in KNOWN_SIDES else KNOWN_SIDES.setdefault(one, sides(one))
@@ -192,8 +199,9 @@ for name, parts in {"text": [regex("a", kind="String")], "text_of_several": [reg
                     "three": [regex(r"\p{N}{1,3}"), regex("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"), regex(DEEPSEEK)], "two_engines": [regex(r"\w+"), regex(GPT2)]}.items():
     folder, t = tokenizer_of("parts", parts)
     compare("pre-tokenizers, " + name, folder, list(hard_texts(r"\p{N}\p{L}\s", 10000, words=("a", "ab", ".*\\", "123", "\u4e00", " "))), lambda s: t.encode(s).ids)
-# Compares texts with added tokens that overlap, before and after normalization. Hugging Face normalizes by an older
-# version of Unicode. Characters that it does not know are left out of the comparison, alone or between two marks.
+# Compares texts with overlapping added tokens, before and after Unicode normalization. Hugging Face normalizes by an
+# older version of Unicode than Python's. Characters that it does not know, alone or between two marks, are left out of
+# the comparison.
 OLDER = {c for c in ASSIGNED for form in ("NFC", "NFKD") if getattr(normalizers, form)().normalize_str(c) != unicodedata.normalize(form, c)}
 OLDER |= {c for c in ASSIGNED if unicodedata.combining(c) and normalizers.NFD().normalize_str("\u0345" + c + "\u0334") != unicodedata.normalize("NFD", "\u0345" + c + "\u0334")}
 print("%s %d characters are left out of normal forms" % ("not ok" if len(OLDER) > 600 else "ok", len(OLDER)))
@@ -207,7 +215,7 @@ for form in (None, "NFC", "NFD", "NFKC", "NFKD"):
 
 with open(os.path.join(work, "corpus.txt"), "w", newline="") as f:
     f.write("\n".join(corpus))
-for pattern in ("gpt2", "cl100k_base", "o200k_base", "qwen"):  # what train-tokenizer writes
+for pattern in ("gpt2", "cl100k_base", "o200k_base", "qwen"):  # tests the files that train-tokenizer writes
     folder = os.path.join(work, "own-" + pattern)
     subprocess.run([train_gpt, "train-tokenizer", os.path.join(work, "corpus.txt"), "out=" + folder, "vocab_size=1500", "pattern=" + pattern], check=True, stdout=subprocess.DEVNULL)
     t = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))

@@ -1,4 +1,5 @@
-"""GPT-2 in plain torch, written from the paper's formulas and the safetensors and Hugging Face conventions, sharing no code with train_gpt.
+"""Computes GPT-2 in plain torch. It is written from the paper's formulas and the conventions of safetensors and Hugging
+Face, and shares no code with train_gpt.
 
     gpt2_torch.py FOLDER TOKEN...     prints a line for each token: vocab_size logits (float32)
 """
@@ -11,7 +12,8 @@ import torch
 
 
 def read_safetensors(path):
-    """name -> tensor. A u64 header length, a JSON header, then the bytes; every byte must belong to exactly one tensor."""
+    """Returns a dict from names to tensors. The file is a u64 length of the header, a JSON header, and the bytes.
+    Every byte must belong to exactly one tensor."""
     types = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
     data = open(path, "rb").read()
     (n,) = struct.unpack_from("<Q", data)

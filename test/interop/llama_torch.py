@@ -1,4 +1,5 @@
-"""Llama in plain torch, written from the papers' formulas and Hugging Face's conventions, sharing no code with train_gpt.
+"""Computes Llama in plain torch. It is written from the papers' formulas and the conventions of Hugging Face, and
+shares no code with train_gpt.
 
     llama_torch.py FOLDER TOKEN...     prints a line for each token: vocab_size logits
 """
@@ -11,7 +12,8 @@ from gpt2_torch import read_safetensors
 
 
 def frequencies(config, size):
-    """Radians a position of each pair of channels; rope_type llama3 slows down those of long wavelengths."""
+    """Returns the rotation of each pair of channels, in radians per position. rope_type llama3 reduces those with
+    long wavelengths."""
     plain = config["rope_theta"] ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     scaling = config["rope_scaling"]
     if scaling is None:

@@ -1,6 +1,9 @@
-"""Writes the parquet files of test/data/parquet, which test/data/test_parquet.c reads: PYTHON test/interop/make_parquet.py FOLDER
+"""Writes the parquet files of test/data/parquet, which test/data/test_parquet.c reads.
 
-The same rule as in that test makes the rows: text(i), none where i % 7 is 3 in a column that may have nulls.
+    PYTHON test/interop/make_parquet.py FOLDER
+
+Row i is text(i), or null if i % 7 is 3 in a column that may have nulls. The test computes its expected rows by the same
+rule.
 """
 import os, sys
 

@@ -1,9 +1,9 @@
 /* test_activation.c - activation_forward and activation_backward, for each kind. */
 #include "test/ref/test.h"
 
-/* Terms for which the bound allows. The argument of the exponential in gelu_new's tanh is 2u = 1.6 (x + 0.0447 x^3). A
- * rounding of it is a relative rounding of the result, times |2u|. |2u| < 24 while the result matters: |x| < 6, beyond
- * which gelu is x or under 10^-8. The other kinds need fewer terms. */
+/* Number of roundings for which the error bound allows. gelu_new uses tanh(u), whose exponential has the argument 2u =
+ * 1.6 (x + 0.0447 x^3). One rounding of that argument changes the result by |2u| roundings. |2u| < 24 while the result
+ * matters: for |x| > 6 gelu is x or under 10^-8. The other kinds need less. */
 enum { TERMS = 24 };
 
 typedef struct { Activation kind; int64_t n; double *y, *x, *dy; } Case;
@@ -28,7 +28,7 @@ static void test_differences(void **state) {
     }
 }
 
-/* Compares gelu_new with PyTorch. test/model/test_activations.c does so for other kinds. */
+/* Compares gelu_new with recorded results of PyTorch. test/model/test_activations.c does so for the other kinds. */
 static void test_records(void **state) {
     (void)state;
     Stage      s = stage_create(0);
@@ -62,9 +62,9 @@ static void check_shape(Activation kind, DType act, int64_t N, int64_t M) {
     assert_close(dx, dx64, act, bound_sum(TERMS));
     Tensor  dbias = stage_random(&s, F32, 1, M, 1, 5, 1, 0);
     double *dbias64 = stage_widen(&s, dbias);
-    /* adds the columns of dx as stored */
+    /* expects the sum of each column of dx, rounded to its type as stored */
     for (int64_t k = 0; k < N * M; k++) dbias64[k % M] += (double)tensor_get(dx, k);
-    activation_backward(&s.stream, kind, dy, dbias, dy, x); /* runs in place, with column sums */
+    activation_backward(&s.stream, kind, dy, dbias, dy, x); /* in place: dx overwrites dy; with column sums */
     assert_same_bits(dy, dx);
     assert_close(dbias, dbias64, F32, bound_sum(N));
     stage_destroy(&s);
@@ -78,7 +78,7 @@ static void test_shapes(void **state) {
             for (int i = 0; i < COUNT(shapes); i++) check_shape(kind, ACT_TYPES[t], shapes[i][0], shapes[i][1]);
 }
 
-/* Tests rows that begin anywhere in memory. */
+/* Runs both ops on rows that begin at any element, so that vector loads are not aligned. */
 static void check_unaligned(Activation kind, DType act) {
     enum { N = 77, AT = 3 };
     Stage  s = stage_create(0);
@@ -106,7 +106,8 @@ static void test_unaligned(void **state) {
         for (int t = 0; t < stage_act_types(); t++) check_unaligned(kind, ACT_TYPES[t]);
 }
 
-/* Values and slopes at large, infinite and undefined arguments, within `allowed`. */
+/* Expected values and slopes of each kind for very large and infinite arguments, and how far a result may differ from
+ * them. */
 enum { EXTREMES = 7 };
 static const double X_OF[EXTREMES] = {0.0, -0.0, 50.0, -50.0, 1e30, -1e30, INFINITY};
 static const struct { double y[EXTREMES], slope[EXTREMES], allowed; } EXTREME[ACTIVATION_COUNT] = {
@@ -124,7 +125,7 @@ static void check_extremes(Activation kind, DType act) {
     Stage  s = stage_create(0);
     Tensor x = stage_tensor(&s, act, 2, 1, EXTREMES + 1), y = stage_copy(&s, x), dx = stage_copy(&s, x);
     Tensor one = stage_random(&s, act, 2, 1, EXTREMES + 1, 0, 0, 1);
-    /* x was created full of NaN. The loop leaves NaN in its last element, so that NaN is tested as an argument, too. */
+    /* x is full of NaN at first. Its last element stays NaN, which is tested as an argument, too. */
     for (int i = 0; i < EXTREMES; i++) tensor_set(x, i, (float)X_OF[i]);
     activation_forward(&s.stream, kind, y, x);
     activation_backward(&s.stream, kind, dx, tensor_none(), one, x);

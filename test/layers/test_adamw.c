@@ -9,7 +9,7 @@ static const OptimizerStep HYPER = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
 
 typedef struct { int64_t n; double *p, *m, *v, *grad; } State64;
 
-/* Computes a step of the float64 reference, with the same hyper-parameters, which are floats. */
+/* Computes a step of the float64 reference. The hyperparameters are the floats that the op gets. */
 static void step64(State64 k, OptimizerStep h, double grad_scale) {
     ref_adamw(k.p, k.m, k.v, k.grad, k.n, (double)h.learning_rate, (double)h.beta1, (double)h.beta2, (double)h.eps,
               (double)h.weight_decay, h.step, grad_scale);
@@ -53,8 +53,9 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Runs seven steps, one without decay. The working copy equals the rounded master, bit for bit. Updating in two calls,
- * cut at an odd place, gives the same bits. */
+/* Runs seven steps, the third without weight decay, and compares with the reference. The working copy must be the
+ * master rounded to its type, bit for bit. Spans that are updated in two parts, cut at an odd place, must have equal
+ * bits. */
 static void compare(DType act, int64_t n) {
     enum { STEPS = 7 };
     Stage   s = stage_create(0);

@@ -35,7 +35,8 @@ static void test_table(void **state) {
     assert_false(matmul_algorithms.frozen);
 }
 
-/* Inputs and outputs of the forward op and both backward ops of one shape, with the expected results in float64. */
+/* Inputs and outputs of the forward op and both backward ops, of one shape [N,K,M]. The fields with 64 have the
+ * expected results in float64. */
 typedef struct {
     Stage   s;
     int64_t N, K, M;
@@ -86,7 +87,7 @@ static void ops_check(Ops *o) {
     assert_close(o->dpre, o->dpre64, o->dpre.type, bound_bf16(o->M + 24, 2.0, 0.0));
     assert_close(o->dw, o->dw64, o->y.type, bound_sum(2 * o->N));
     assert_close(o->db, o->db64, o->y.type, bound_sum(2 * o->N));
-    /* adds the columns of dpre as stored, as the product's epilogue or a separate kernel does */
+    /* expects the sum of each column of dpre, rounded to its type as stored */
     double *dbias64 = calloc((size_t)o->K, sizeof *dbias64);
     for (int64_t i = 0; i < o->N * o->K; i++) dbias64[i % o->K] += (double)tensor_get(o->dpre, i);
     assert_close(o->dbias, dbias64, F32, bound_sum(o->N));
@@ -99,11 +100,12 @@ static void ops_clear(Ops *o) {
 }
 
 typedef struct { int64_t N, K, M; } Shape;
-/* Shapes [N,K,M] whose matrices allow only wide accesses; no wide accesses; wide ones except to 16-bit rows of 40
- * elements. */
+/* Shapes [N,K,M]. Rows of the first allow 16-byte accesses, rows of the second do not. Rows of the third do, except
+ * 16-bit rows of 40 elements. */
 static const Shape SHAPES[] = {{80, 64, 128}, {33, 42, 14}, {200, 24, 40}};
 
-/* A second process that uses the first one's table computes the same bits and adds nothing to the table. */
+/* A resumed run reads the table of algorithms that was stored. With it the products must have equal bits, and the table
+ * gets no new entries. */
 static void test_replay(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++)
@@ -139,7 +141,8 @@ static void test_replay(void **state) {
         }
 }
 
-/* Returns the number of the table's entry for the same product without its epilogue; -1 if `a` has no epilogue. */
+/* `a` is an entry of the table for a product with this epilogue. Returns the number of the entry for the same product
+ * without epilogue, or -1 if `a` has no such epilogue. */
 static int record_without(const char *epilogue, MatmulAlgorithm a) {
     char key[ALGORITHM_KEY_ROOM], *at = strstr(a.key, epilogue);
     if (!at) return -1;
@@ -148,7 +151,8 @@ static int record_without(const char *epilogue, MatmulAlgorithm a) {
     return matmul_algorithms_find(key);
 }
 
-/* Runs products with an epilogue, and with a separate kernel instead. Both give right results, whichever was faster. */
+/* Forces each product with an epilogue to use the epilogue, and then to use a separate kernel. Both must give right
+ * results. */
 static void test_both_ways(void **state) {
     (void)state;
     static const char *const epilogues[] = {" gelu_backward", " column_sums"};
@@ -176,7 +180,8 @@ static void test_both_ways(void **state) {
                 ops_queue(o);
                 ops_check(o);
                 assert_true(forcings >= 1 || matmul_algorithms.count == 0);
-                /* a GPU may lack an epilogue for a type; then the separate kernel is used */
+                /* cuBLASLt may lack an epilogue for a type of this GPU; then the separate kernel is used although the
+                 * epilogue was forced */
                 for (int a = 0; a < forcings; a++)
                     if (stage_is_slow() || !fused)
                         assert_int_equal(matmul_algorithms.record[matmul_algorithms_find(forced[a].key)].id,
@@ -185,8 +190,8 @@ static void test_both_ways(void **state) {
             }
 }
 
-/* With a frozen table, a product that is not in it is computed and not added. An algorithm that does not exist is
- * replaced. */
+/* A product that is missing in a frozen table is computed and not added to it. An entry with an algorithm that does not
+ * exist is replaced. */
 static void test_frozen(void **state) {
     (void)state;
     Ops *o = ops_create(BF16, 80, 64, 128);
@@ -209,7 +214,7 @@ static void test_frozen(void **state) {
     ops_destroy(o);
 }
 
-/* Products recorded into a graph: known shapes, and new ones, which cannot be timed then. */
+/* Records products into a CUDA graph. Their algorithms cannot be timed meanwhile. known: the table has them already. */
 static void test_graph(void **state) {
     (void)state;
     for (int known = 0; known < 2; known++) {
@@ -241,7 +246,7 @@ static int tests(void) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    /* a choice forced by the user's environment would add nothing to the table, and the test could force nothing */
+    /* a way that the user's environment forces would leave the table empty */
     unsetenv("TRAIN_GPT_GEMM");
     return stage_main(argv, tests);
 }

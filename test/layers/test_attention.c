@@ -75,7 +75,7 @@ static void test_records(void **state) {
     compare_records(HEADS_FILE, 3);
 }
 
-/* Adds the columns of x, as stored, to sums. */
+/* Adds to sums[c] the elements of column c of x, rounded to its type as stored. */
 static void add_columns(double *sums, Tensor x) {
     stage_settle();
     for (int64_t i = 0; i < tensor_elems(x); i++) sums[i % x.dim[1]] += (double)tensor_get(x, i);
@@ -103,15 +103,16 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     ref_attention_delta(delta64, stage_widen(&s, dy), stage_widen(&s, y), B * T, h.query, h.size);
     attention_delta(&s.stream, delta, dy, y);
     assert_close(delta, delta64, F32, bound_sum(h.size));
-    /* The second run overwrites the first one's results with the same bits. On the emulator, which is slow, there is
-     * one run. */
+    /* A second run must overwrite the results of the first with equal bits. The emulator is slow, so there forward runs
+     * once. */
     if (!stage_is_slow()) attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
-    /* backward, this time with a given delta and sums for the bias */
+    /* this time backward gets delta instead of computing it, and adds column sums to dbias */
     int has_bias = attention_backward(&s.stream, dqkv, dbias, dy, y, lse, delta, qkv, tensor_none(), h);
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
     assert_same_bits(dqkv, dqkv_first);
-    if (has_bias) add_columns(dbias64, dqkv); /* if attention_backward returns 0, it has not added to dbias */
+    /* a return value of 0 means that this kernel cannot compute the sums and left dbias unchanged */
+    if (has_bias) add_columns(dbias64, dqkv);
     assert_close(dbias, dbias64, F32, bound_sum(B * T));
     stage_destroy(&s);
 }
@@ -199,8 +200,8 @@ static void test_columns(void **state) {
         }
 }
 
-/* Tests context ranks with several shapes and types. The emulator runs two of the first four shapes for each type,
- * because the code that finds a rank's rows is the same for all types. */
+/* Tests context ranks with several shapes and types. On the emulator each type runs two of the first four shapes: the
+ * code that finds a rank's rows is the same for all types. */
 static void test_context(void **state) {
     (void)state;
     static const struct { int64_t ranks, B, T; HeadShape h; } cases[] = {
@@ -226,11 +227,12 @@ static void test_shapes(void **state) {
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
             HeadShape h = {shapes[i][2], shapes[i][3], shapes[i][4]};
-            if (h.size > 128 && stage_act_types() == 3) continue; /* only the CPU has heads of this size */
-            /* left out, because T = 130 already has three tiles like those of T = 257 */
+            /* a GPU has no kernels for heads of more than 128 channels */
+            if (h.size > 128 && stage_act_types() == 3) continue;
+            /* left out on the slow emulator: T = 130 has three tiles already */
             if (stage_is_slow() && ACT_TYPES[t] == F32 && shapes[i][1] == 257) continue;
             for (int spread = 1; spread <= 3; spread += 2) {
-                /* the slow emulator runs one of the two spreads of the values */
+                /* the slow emulator runs each shape with one of the two sizes of values */
                 if (stage_is_slow() && (i + t + spread / 2) % 2) continue;
                 compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], h, spread);
             }
@@ -246,15 +248,15 @@ static void test_whole_tiles(void **state) {
         {1, 1, {1, 1, 64}},   {2, 63, {1, 1, 128}}, {1, 128, {2, 1, 64}}, {1, 129, {1, 1, 128}},
         {1, 191, {1, 1, 64}}, {7, 65, {1, 1, 64}},  {2, 193, {2, 1, 64}}};
     for (int t = 0; t < stage_act_types(); t++) {
-        if (ACT_TYPES[t] == F32) continue; /* left out, because these kernels take only 16-bit types */
+        if (ACT_TYPES[t] == F32) continue; /* kernels for compute capability 9.0 take only 16-bit types */
         for (int i = 0; i < COUNT(cases); i++)
             if (!stage_is_slow() || (i + t) % 2) compare(ACT_TYPES[t], cases[i].B, cases[i].T, cases[i].h, 1 + 2 * (i % 2));
         compare_context(ACT_TYPES[t], 2, 1, 256, (HeadShape){2, 1, 128});
     }
 }
 
-/* Requests attention kernels by name, as a user does for a whole run. Returns the previous request, which
- * asked_before() restores. */
+/* Sets TRAIN_GPT_ATTENTION, by which users choose attention kernels. Returns the previous value, which asked_before()
+ * restores. */
 static char *ask(const char *kernels) {
     const char *before = getenv("TRAIN_GPT_ATTENTION");
     char       *kept = before ? strdup(before) : NULL;
@@ -282,18 +284,17 @@ static void test_portable(void **state) {
 /* FLOPs that wgmma has computed so far, on the emulator */
 double emu_products(void) __attribute__((weak));
 
-/* Returns the FLOPs of five products for each tile that is computed. A tile is 128 keys by 64 queries, and is computed
- * if some of its queries see its keys. The first tile of each 128 keys counts half. */
+/* Returns the FLOPs of a backward pass with five products for each tile of 128 keys by 64 queries. A tile is computed
+ * if some of its queries see some of its keys. Of each 128 keys the first tile counts half. */
 static double five_products(int64_t heads, int64_t T, int64_t D) {
     double tiles = 0.0;
     for (int64_t key = 0; key < T; key += 128) tiles += (double)((T - key + 63) / 64) - 0.5;
     return tiles * (double)heads * 5 * 2 * 128 * 64 * (double)D;
 }
 
-/* Runs backward with one block for each head: one tile of keys and several, more heads than blocks, and documents. The
- * bits equal those of separate blocks for keys and for queries. every: tokens of a document; 0: no documents. Each
- * sequence has documents 20 tokens shorter than the one before. So a block may find another head's sums where its own
- * have not begun. */
+/* Runs the backward kernel in which one block computes a head, and compares it with the reference and with the kernel
+ * of separate blocks for keys and queries. dqkv must have equal bits. every: tokens of a document; 0: no documents. In
+ * each sequence documents are 20 tokens shorter than in the one before, so that wrong heads would show. */
 static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, HeadShape h) {
     int64_t C = h.query * h.size, columns = heads_columns(h);
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -367,7 +368,7 @@ static void test_copied_keys(void **state) {
     }
 }
 
-/* Causality: a change at a later position changes no bit before it. */
+/* A change of tokens at a later position must change no bit of the results at earlier positions. */
 static void test_causal(void **state) {
     (void)state;
     enum { T = 70, C = 32, H = 2 };

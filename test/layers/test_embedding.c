@@ -51,8 +51,8 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Tests tables with more rows than are used: V + 3 tokens and P positions. Rows V and above of the tokens, and rows T
- * and above of the positions, keep their values. Backward runs twice, on sums that are not zero. */
+/* Compares both ops with the reference. The tables have more rows than are used. Unused rows, from V on of the tokens
+ * and from T on of the positions, must keep their values. Backward runs twice and adds to sums that are not zero. */
 static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64_t P) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor tokens = stage_tokens(&s, 2, B, T, 5, (int32_t)V), y = stage_tensor(&s, act, 2, B * T, C);
@@ -74,8 +74,8 @@ static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64
     stage_destroy(&s);
 }
 
-/* The vocabulary is divided among `ranks`, the sequences among context ranks. The results of the ranks add up to the
- * whole. Forward keeps its bits, because all ranks but one add zero. */
+/* Divides the vocabulary among `ranks` and the sequences among context ranks. The results of all must add up to those
+ * of one rank. The bits of y stay the same, because all ranks but one add zero. */
 static void compare_parts(DType act, int64_t ranks, int64_t contexts, int64_t B, int64_t T, int64_t C, int64_t V) {
     int64_t own = T / contexts, rows = (V + ranks - 1) / ranks;
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -131,8 +131,8 @@ static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][5] = {{1, 1, 1, 1, 1},   {1, 5, 3, 2, 5},      {2, 7, 16, 11, 9},   {3, 11, 17, 5, 11},
                                         {2, 40, 42, 389, 41}, {2, 33, 64, 20, 33}, {2, 21, 193, 30, 64},
-                                        /* cases of how often a token occurs: always; around 32 times and far more
-                                         * often; more tokens than 8 and 16 bits count, in several tiles */
+                                        /* Shapes by how often a token occurs: at each place; about 32 times, and far
+                                         * more often; more tokens than 8 and 16 bits can number, in several tiles. */
                                         {3, 50, 24, 1, 50},   {2, 97, 5, 6, 97},    {1, 90, 264, 3, 90},  {3, 701, 3, 300, 701},
                                         {1, 1300, 1, 70000, 1300}};
     for (int t = 0; t < stage_act_types(); t++)

@@ -17,7 +17,7 @@ static void compare_rows(DType act, int64_t N, int64_t k, int64_t E, int64_t C) 
     stage_settle();
     const int32_t *of = (const int32_t *)expert.data, *start = (const int32_t *)first.data, *at = (const int32_t *)order.data;
     int64_t row = 0;
-    /* the definition of the sorted order: expert by expert, and within an expert in order of assignments */
+    /* expected order of rows: by expert, and for each expert in the order of assignments (token by token) */
     for (int64_t e = 0; e < E; e++) {
         assert_int_equal(start[e], row);
         for (int64_t i = 0; i < R; i++) {
@@ -70,7 +70,8 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* Runs the ops of a small MoE layer one after another, and compares them with PyTorch's layer. */
+/* Runs the ops of a small MoE layer one after another, forward and backward, and compares with recorded results of
+ * PyTorch. */
 static void test_records(void **state) {
     (void)state;
     Stage      s = stage_create(STAGE_SCRATCH);
@@ -80,7 +81,7 @@ static void test_records(void **state) {
     Tensor     dy = stage_record(&s, record_find(&f, "mlp.dy"), F32), none = tensor_none();
     const Record *shape = record_find(&f, "mlp.k");
     int64_t    N = x.dim[0], C = x.dim[1], E = gate.dim[0], F = w_out.dim[1], k = (int64_t)record_value(shape, 0), R = N * k;
-    /* w_in and w_out become the matrices of expert 0; those of the others follow in memory */
+    /* describes the matrices of expert 0; the others follow at a fixed stride */
     w_in = tensor_2d(w_in.data, F32, 2 * F, C), w_out = tensor_2d(w_out.data, F32, C, F);
     Tensor logits = stage_tensor(&s, F32, 2, N, E), p = stage_tensor(&s, F32, 2, N, E), expert = stage_tensor(&s, I32, 2, N, k);
     Tensor weight = stage_tensor(&s, F32, 2, N, k), order = stage_tensor(&s, I32, 1, R, 1), place = stage_tensor(&s, I32, 1, R, 1);
@@ -119,9 +120,9 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Compares the products of experts, forward and backward. Expert e has counts[e] rows. The gaps between matrices must
- * stay unchanged. Backward runs twice on sums that are not zero, or on fresh sums: NaN, which must become zero even for
- * an expert without rows. */
+/* Compares the products of experts with the reference, forward and backward. Expert e has counts[e] rows. The gaps
+ * between the matrices of experts must keep their values. Backward runs twice. Its sums begin with values, or fresh
+ * with NaN, which must become zero even for an expert without rows. */
 static void compare_products(DType act, const int32_t *counts, int64_t E, int64_t M, int64_t K, int64_t gap, int is_fresh) {
     Stage   s = stage_create(STAGE_SCRATCH);
     int64_t stride = M * K + gap;

@@ -6,8 +6,8 @@
 
 static DType type_of(int which) { return which == FP8_DY ? E5M2 : E4M3; }
 
-/* Asserts what an op has noted about one of its tensors, `times` times: the largest absolute value and the counts of
- * lost values. */
+/* Asserts what an op has recorded about one of its tensors: the largest absolute value, and after `times` calls the
+ * numbers of values that were too large or vanished. */
 static void assert_noted(Fp8 f, int which, RefLost lost, int times) {
     float amax;
     stage_settle();
@@ -23,8 +23,7 @@ static Tensor identity(Stage *s, int64_t n) {
     return t;
 }
 
-/* Multiplies all finite bf16 numbers, rounded to 8 bits, by the identity, so that the results are the rounded
- * numbers. */
+/* Multiplies all finite bf16 numbers by the identity, so that the results are the numbers rounded to 8 bits. */
 static void round_all(int which, int exponent) {
     enum { K = 16, N = 2 * 0x7f80 / K };
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -54,7 +53,8 @@ static void test_all_numbers(void **state) {
     for (int i = 0; i < COUNT(exponents); i++) round_all(FP8_X, exponents[i]), round_all(FP8_DY, exponents[i]);
 }
 
-/* An infinity is not counted as a large number. Its row becomes NaN, and amax shows it. */
+/* An infinite or undefined value is not counted as too large. Its row of the result becomes NaN, and the recorded
+ * maximum shows it. */
 static void test_faults(void **state) {
     (void)state;
     static const uint16_t faults[] = {0x7f80, 0xff80, 0x7fc1};

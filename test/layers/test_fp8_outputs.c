@@ -9,7 +9,7 @@
 enum { OF_X = 6, OF_DY = 12, SIDE = 32 };
 static const int EXPONENTS[FP8_TENSORS] = {OF_X, 5, OF_DY};
 
-/* one op's output in bf16, and in 8 bits with the scale in f */
+/* the output of one op in bf16 (plain) and in 8 bits (codes), with the scales and counts in f */
 typedef struct { Stage s; Tensor plain, codes; Fp8 f; } Case;
 
 static Tensor bf16(Case *k, int64_t rows, int64_t columns) { return stage_tensor(&k->s, BF16, 2, rows, columns); }
@@ -29,8 +29,8 @@ static Tensor input(Case *k, int64_t rows, int64_t columns, uint64_t seed, doubl
     return x;
 }
 
-/* Checks the codes in both orders (the CPU stores the values of the codes). Also checks the largest size, and how many
- * values were too large and how many vanished. */
+/* Checks the codes of an output in both orders, the recorded maximum, and how many values were too large or vanished.
+ * On the CPU `codes` stores the values of the codes, in one order. */
 static void assert_codes(Case *k) {
     DType   type = k->codes.type;
     int64_t R = k->plain.dim[0], C = k->plain.dim[1];
@@ -91,7 +91,7 @@ static void assert_products(Case *k) {
 static void assert_lost(Case *k, int which, int is_long) {
     const int64_t *lost = (const int64_t *)k->f.counts.data + 2 * which;
     stage_settle();
-    /* values that were too large and values that vanished both occurred */
+    /* some values were too large and some vanished, so both counts are tested */
     if (is_long) assert_true(lost[0] > 0 && lost[1] > 0);
 }
 

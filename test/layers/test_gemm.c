@@ -11,7 +11,8 @@
 /* Returns whether the program's own matrix kernel, which is for compute capability 9.0 only, runs on this GPU. Needs an
  * open device. */
 static int has_own(void) { return strncmp(device_isa(), "sm_90", 5) == 0; }
-/* Chooses who computes products: "own", "cublaslt", "timed" or NULL (the default). Empties the table of algorithms. */
+/* Chooses what computes products, by TRAIN_GPT_GEMM: "own" (the program's kernel), "cublaslt", "timed" (the faster one)
+ * or NULL (the default). Clears the table of algorithms. */
 static void ask(const char *who) {
     if (who) setenv("TRAIN_GPT_GEMM", who, 1);
     else unsetenv("TRAIN_GPT_GEMM");
@@ -22,7 +23,8 @@ static int own_records(void) {
     for (int i = 0; i < matmul_algorithms.count; i++) count += matmul_algorithms.record[i].id == ALGORITHM_OWN;
     return count;
 }
-/* Makes all products of the own kernel in the table use this cluster size and number of parts from now on. */
+/* Changes the table so that the own kernel's products use this cluster size from now on, and divide k into this number
+ * of parts. */
 static void force_way(uint32_t cluster, uint32_t parts) {
     for (int i = 0; i < matmul_algorithms.count; i++) {
         MatmulAlgorithm a = matmul_algorithms.record[i];
@@ -31,7 +33,8 @@ static void force_way(uint32_t cluster, uint32_t parts) {
         matmul_algorithms_set(a);
     }
 }
-/* Returns 1 if the products still use this cluster size and number of parts, so that none was refused. */
+/* Returns 1 if all products of the own kernel in the table still have this cluster size and number of parts. A
+ * combination that the kernel refuses is replaced in the table. */
 static int went_way(uint32_t cluster, uint32_t parts) {
     for (int i = 0; i < matmul_algorithms.count; i++) {
         MatmulAlgorithm a = matmul_algorithms.record[i];
@@ -45,11 +48,12 @@ static int went_way(uint32_t cluster, uint32_t parts) {
 typedef struct {
     int64_t     m, n, k, pad; /* pad: columns of NaN behind each matrix row */
     MatrixOrder a, b;
-    int         bias, sets; /* sets, for the gradient of a weight: 1: the product overwrites NaN; 0: it adds */
+    /* sets, for the gradient of a weight: 1: the product replaces c, which is NaN; 0: it adds to c */
+    int         bias, sets;
 } Shape;
 
-/* Shapes of forward products, of gradients of inputs, and of gradients of weights (f32, added or set). Tiles are
- * incomplete on each side, and each warpgroup has several rounds. */
+/* Shapes of forward products, of gradients of inputs, and of gradients of weights (f32, added or set). On each side the
+ * last tile is incomplete. The larger products have several tiles for each warpgroup. */
 static const Shape SHAPES[] = {{1, 8, 8, 0, PLAIN, PLAIN, 1, 1},            {130, 136, 72, 8, PLAIN, PLAIN, 1, 1},
                                {650, 264, 136, 0, PLAIN, TRANSPOSED, 0, 1}, {129, 128, 264, 16, PLAIN, TRANSPOSED, 0, 1},
                                {136, 264, 330, 8, TRANSPOSED, PLAIN, 0, 0}, {64, 8, 1, 0, TRANSPOSED, PLAIN, 0, 0},
@@ -62,7 +66,7 @@ typedef struct {
     double *want;
 } Product;
 
-/* Steps in memory between rows and between columns: element (i,j) is at i * row + j * column. */
+/* Places of the elements of a matrix: element (i,j) is at i * row + j * column. */
 typedef struct { int64_t row, column; } Steps;
 static Steps steps_of(Matrix x) { return x.order == PLAIN ? (Steps){x.ld, 1} : (Steps){1, x.ld}; }
 
@@ -110,7 +114,7 @@ static void product_check(Product *x) {
     for (int64_t i = 0; i < p.m; i++)
         for (int64_t j = 0; j < p.c.ld; j++) {
             if (j < p.n) tensor_set(inner, i * p.n + j, tensor_get(x->c, i * p.c.ld + j));
-            /* the padding of c is unchanged */
+            /* columns after the matrix are unchanged */
             else assert_true(tensor_get(x->c, i * p.c.ld + j) == tensor_get(x->c0, i * p.c.ld + j));
         }
     assert_close(inner, x->want, x->c.type, bound_sum(p.k + 1));
@@ -136,7 +140,7 @@ static void check_shape(DType act, Shape h) {
         assert_same_bits(x->c, first);
         assert_true(went_way(cluster, (uint32_t)parts));
     }
-    /* a combination that does not exist is replaced by another, and the product is still right */
+    /* only products in f32 can divide k; the kernel replaces this combination, and the result is right */
     if (has_own() && x->c.type != F32) {
         force_way(1, 2);
         product_check(x);
@@ -154,8 +158,8 @@ static void test_products(void **state) {
 
 /* --- ops ----------------------------------------------------------------------------------------------------------- */
 
-/* Computes an activation of pre as stored, in the product's epilogue and in a separate kernel. Both give the same
- * bits. */
+/* Computes f(pre) in the epilogue of the product pre = x w + b, and in a separate kernel from pre as stored. Both must
+ * have equal bits. */
 static void check_activation(Activation kind, DType act, int64_t N, int64_t K, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
@@ -172,8 +176,8 @@ static void check_activation(Activation kind, DType act, int64_t N, int64_t K, i
     stage_destroy(&s);
 }
 
-/* Adds a product, rounded as stored, to the residual stream: in the product's epilogue, and by residual_forward. Both
- * give the same bits. w is [K,M] or, for the output head, [M,K]. */
+/* Adds a product, rounded to its type, to the residual stream: in the product's epilogue, and by residual_forward. Both
+ * must have equal bits. w is [K,M] or, for the output head, [M,K]. */
 static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_head) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), stream = stage_random(&s, act, 2, N, M, 5, 3, 0), none = tensor_none();
@@ -194,8 +198,8 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
         if (joined) assert_same_bits(sum, want);
         else assert_same_bits(y, plain);
         assert_true(isnan(tensor_get(joined ? y : sum, 0)) && isnan(tensor_get(joined ? y : sum, N * M - 1)));
-        /* with y in place of the stream the addition must not be joined, because timing the product would add to it
-         * again and again */
+        /* The sum in place of the stream is not computed in the epilogue: timing repeats the product, so it would be
+         * added several times. */
         Tensor in_place = stage_copy(&s, stream);
         joined = is_head ? linear_residual_forward(&s.stream, in_place, y, in_place, x, w, tensor_none(), TRANSPOSED)
                          : linear_residual_forward(&s.stream, in_place, y, in_place, x, w, with_bias ? b : none, PLAIN);
@@ -208,7 +212,7 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
     else ref_linear_forward(y64, stage_widen(&s, x), stage_widen(&s, w), stage_doubles(&s, M), N, K, M);
     for (int64_t i = 0; i < N * M; i++) sum64[i] = stream64[i] + y64[i];
     ask("timed");
-    for (int run = 0; run < 2; run++) { /* the first run is timed, the second uses the algorithm that was chosen */
+    for (int run = 0; run < 2; run++) { /* the first run times the algorithms, the second uses the chosen one */
         for (int i = 0; i < N * M; i++) tensor_set(sum, i, NAN), tensor_set(y, i, NAN);
         int joined = is_head ? linear_residual_forward(&s.stream, sum, y, stream, x, w, tensor_none(), TRANSPOSED)
                              : linear_residual_forward(&s.stream, sum, y, stream, x, w, none, PLAIN);
@@ -236,7 +240,7 @@ static void check_backward(Activation kind, DType act, int64_t N, int64_t K, int
     assert_close(dpre, dpre64, act, bound_bf16(M + 24, 2.0, 0.0));
     assert_close(dw, dw64, act, bound_sum(N + 1));
     assert_close(db, db64, act, bound_sum(N + 1));
-    /* adds the columns of dpre as stored */
+    /* expects the sum of each column of dpre, rounded to its type as stored */
     for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i);
     assert_close(dbias, dbias64, F32, bound_sum(N));
     Tensor first = stage_copy(&s, dbias), dpre_first = stage_copy(&s, dpre);
@@ -254,8 +258,8 @@ static void check_backward(Activation kind, DType act, int64_t N, int64_t K, int
     stage_destroy(&s);
 }
 
-/* Computes delta, the sums of dx * x over each head, from dx as stored, in the product's epilogue. delta has N rows for
- * each of the H heads of D channels. */
+/* Tests delta in the epilogue of the product that computes dx: for each row and head the sum of dx * x, with dx as
+ * stored. delta is [H,N] for H heads of D channels. */
 static void check_delta(DType act, int64_t N, int64_t H, int64_t D, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, H * D, 1, 1, 0), w = stage_random(&s, act, 2, H * D, M, 2, 1, 0);
@@ -291,7 +295,7 @@ static void test_ops(void **state) {
         for (int is_head = 0; is_head < 2; is_head++) check_residual(ACT_TYPES[t], 150, 72, 264, is_head);
         check_delta(ACT_TYPES[t], 300, 3, 64, 72);
         check_delta(ACT_TYPES[t], 150, 2, 128, 136);
-        /* heads of 32 channels, for which a kernel computes delta after the product */
+        /* heads of 32 channels: the epilogue cannot compute delta, a kernel after the product does */
         check_delta(ACT_TYPES[t], 70, 2, 32, 72);
     }
     ask(NULL);
@@ -304,7 +308,7 @@ static void test_choice(void **state) {
     Product *x = product_create(BF16, SHAPES[1]);
     ask("timed");
     product_check(x);
-    if (matmul_algorithms.count) { /* on a GPU: a table that is read back gives the same bits */
+    if (matmul_algorithms.count) { /* there is an entry on a GPU only; setting it again must give equal bits */
         assert_int_equal(matmul_algorithms.count, 1);
         MatmulAlgorithm chosen = matmul_algorithms.record[0];
         Tensor          first = stage_copy(&x->s, x->c);
@@ -318,7 +322,8 @@ static void test_choice(void **state) {
         ask("own");
         product_check(x);
         MatmulAlgorithm own = matmul_algorithms.record[0], strange = own;
-        strange.state[0] += 1; /* simulates an entry of a program version that added in another order */
+        /* simulates an entry of another version of the kernel, which adds in another order; it must not be used */
+        strange.state[0] += 1;
         matmul_algorithms_set(strange);
         product_check(x);
         assert_memory_equal(matmul_algorithms.record[0].state, own.state, sizeof own.state);
@@ -327,7 +332,7 @@ static void test_choice(void **state) {
         product_check(x);
         assert_int_equal(own_records(), 0);
         ask("own");
-        matmul_algorithms.frozen = 1; /* a frozen table still allows the own kernel, and gets no entries */
+        matmul_algorithms.frozen = 1; /* the own kernel works with a frozen table and adds nothing to it */
         product_check(x);
         assert_int_equal(matmul_algorithms.count, 0);
         pid_t child = fork();

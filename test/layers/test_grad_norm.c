@@ -4,7 +4,7 @@
 
 #include <omp.h>
 
-/* Makes an exact sum that begins at `start`. */
+/* Makes an exact sum that begins with the value `start`. */
 static Tensor sum_from(Stage *s, double start) {
     Tensor sum = stage_tensor(s, I64, 1, EXACT_WORDS, 1);
     memset(sum.data, 0, sizeof(Exact));
@@ -27,7 +27,7 @@ static void test_sizes(void **state) {
         }
         norm_squared(&s.stream, norm, &x, 1);
         sum_forward(&s.stream, sum, x);
-        /* the bound of compare.h for sums in float64 */
+        /* allows the rounding error of a plain sum in float64, as compare.h bounds it */
         assert_true(fabs(value_of(norm) - (double)square) <= COMPARE_K * 0x1p-53 * sqrt(64.0) * (double)square);
         assert_true(fabs(value_of(sum) - (double)plain) <=
                     0x1p-52 * fabs((double)plain) + (double)sizes[i] * 0x1p-63 * sqrt((double)square));

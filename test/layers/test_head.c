@@ -58,7 +58,7 @@ static void test_records(void **state) {
     Tensor dlogits = stage_record(&s, record_find(&f, "head.dlogits"), F32);
     const Record *logits_record = record_find(&f, "head.logits");
     int64_t n = x.dim[0], C = x.dim[1], V = logits_record->head.dim[1], stride = wte.dim[0];
-    /* PyTorch's model does not read the padding, so its recorded gradients have values there; they are set to zero */
+    /* PyTorch's model does not use the padding of the vocabulary, so what is recorded there is set to zero */
     zero_rows(wte, V), fill_columns(dlogits, V, 0.0f);
     double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C), *dwte64 = stage_doubles(&s, stride * C);
     ref_head_forward(logits64, stage_widen(&s, x), stage_widen(&s, wte), n, C, V, V);
@@ -78,13 +78,14 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Compares both ops. dwte begins with values, or is fresh: NaN, also in its padding rows. */
+/* Compares both ops with the reference. The gradient dwte begins with values, or fresh with NaN, also in its padding
+ * rows. */
 static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride, int is_fresh) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, n, C, 1, 1, 0), wte = stage_random(&s, act, 2, stride, C, 2, 1, 0);
     Tensor logits = stage_tensor(&s, act, 2, n, stride), dlogits = stage_random(&s, act, 2, n, stride, 3, 1, 0);
     Tensor dx = stage_tensor(&s, act, 2, n, C), dwte = is_fresh ? stage_fresh(&s, stride, C) : stage_random(&s, F32, 2, stride, C, 4, 1, 0);
-    /* the contract requires zeros in the padding; the logits begin as NaN */
+    /* the callers guarantee zeros in the padding of wte and dlogits */
     zero_rows(wte, V), fill_columns(dlogits, V, 0.0f);
     if (!is_fresh) zero_rows(dwte, V);
     double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C);

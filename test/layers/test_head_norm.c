@@ -6,7 +6,7 @@ static const double EPS = 1e-5f; /* eps as a float, as the op gets it */
 
 typedef struct { int64_t N, first, heads, D, wide; } Shape;
 
-/* Returns the heads of a wide tensor as separate rows: [N heads, D]. */
+/* Copies the heads of each row of a wide tensor to separate rows [N heads, D], in float64. */
 static double *heads_of(Stage *s, Tensor t, Shape k) {
     double *rows = stage_doubles(s, k.N * k.heads * k.D);
     int64_t columns = k.heads * k.D;

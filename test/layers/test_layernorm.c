@@ -7,7 +7,7 @@ static const double EPS = 1e-5f; /* eps as a float, as the op gets it */
 
 typedef struct { int64_t N, C; double *y, *mean, *rstd, *x, *w, *b, *dy; } Case;
 
-/* A case of layernorm with a bias that was added to the stream before the norm. */
+/* Layernorm of the stream x + bias. Its gradient with respect to the bias is compared with finite differences. */
 typedef struct { Case k; double *bias, *stream; } BiasCase;
 static double bias_objective(void *ctx) {
     BiasCase *b = (BiasCase *)ctx;
@@ -107,7 +107,7 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     assert_close(r.mean, r.mean64, act, bound_sum(C));
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
 
-    /* The op normalizes the sum of x and update as it is stored. */
+    /* expects the norm of x + update, rounded to its type as it is stored */
     Tensor update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C),
            y = stage_tensor(&s, act, 2, N, C);
     double *sum64 = stage_doubles(&s, N * C);
@@ -139,7 +139,7 @@ static double term_size(Rows r, const double *dy, const double *w, int64_t N, in
     return sqrt(square / (double)(N * C));
 }
 
-/* Adds the columns of x, as stored, to sums. */
+/* Adds to sums[c] the elements of column c of x, rounded to its type as stored. */
 static void add_columns(double *sums, Tensor x) {
     stage_settle();
     for (int64_t i = 0; i < tensor_elems(x); i++) sums[i % x.dim[1]] += (double)tensor_get(x, i);

@@ -9,7 +9,7 @@ static double objective(void *ctx) {
     return dot(k->y, k->dy, k->N * k->M);
 }
 
-/* The gradient of y = f(pre) w + b with respect to pre, compared by differences. */
+/* The function y = f(pre) w + b. Its gradient with respect to pre is compared with finite differences. */
 typedef struct { Case linear; Activation kind; double *pre; } ActivationCase;
 
 static double activation_objective(void *ctx) {
@@ -89,7 +89,7 @@ static void test_gelu_records(void **state) {
            db = stage_random(&s, F32, 1, M, 1, 0, 0, 0);
     linear_activation_backward(&s.stream, ACTIVATION_GELU_NEW, dpre, tensor_none(), dw, db, dy, x, pre, w);
     assert_close(dpre, (const double *)record_find(&f, "linear_gelu.dpre")->data, F32, bound_sum(M + 24));
-    /* the bound has one more term, for the rounding of x */
+    /* one more term than in the sum, for the rounding of x */
     assert_close(dw, (const double *)record_find(&f, "linear_gelu.dw")->data, F32, bound_sum(N + 1));
     assert_close(db, (const double *)record_find(&f, "linear_gelu.db")->data, F32, bound_sum(N));
     record_unload(&f);
@@ -109,7 +109,8 @@ static void compare_forward(DType act, int64_t N, int64_t K, int64_t M) {
     for (Activation kind = 0; kind < ACTIVATION_COUNT; kind++) {
         linear_activation_forward(&s.stream, kind, joined, pre, x, w, b);
         assert_same_bits(pre, y);
-        ref_activation_forward(kind, joined64, stage_widen(&s, pre), N * M); /* expects f of pre as stored */
+        /* expects f of pre as it was stored, rounded to its type */
+        ref_activation_forward(kind, joined64, stage_widen(&s, pre), N * M);
         assert_close(joined, joined64, act, bound_sum(24));
         activation_forward(&s.stream, kind, apart, pre);
         assert_same_bits(joined, apart);
@@ -134,23 +135,26 @@ static void compare_backward(Activation kind, DType act, int64_t N, int64_t K, i
     double *dbias64 = stage_widen(&s, dbias);
     linear_activation_backward(&s.stream, kind, dpre, dbias, dw, db, dy, x, pre, w);
     stage_settle();
-    if (device_is_host()) { /* the CPU's joined op has the bits of the two ops; a GPU's product may not round between */
+    /* On the CPU the joined op must have the bits of the two separate ops. On a GPU the product may not be rounded
+     * before it is multiplied. */
+    if (device_is_host()) {
         Tensor apart = stage_tensor(&s, act, 2, N, K);
         activation_backward(&s.stream, kind, apart, tensor_none(), dx, pre);
         assert_same_bits(dpre, apart);
     }
-    /* adds the columns of dpre as stored */
+    /* expects the sum of each column of dpre, rounded to its type as stored */
     for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i);
     assert_close(dbias, dbias64, F32, bound_sum(N));
     assert_close(dx, dx64, act, bound_sum(M));
-    /* dy w^T is rounded when it is stored, before it is multiplied by f' */
+    /* allows for dy w^T being rounded before it is multiplied by f' */
     assert_close(dpre, dpre64, act, bound_bf16(M + 24, 2.0, 0.0));
     assert_close(dw, dw64, act, bound_sum(2 * N));
     assert_close(db, db64, act, bound_sum(2 * N));
     stage_destroy(&s);
 }
 
-/* Each op sets a fresh dw (NaN), with or without column sums of dy. The next call adds to it. */
+/* Tests a fresh gradient dw, which is NaN: the first call of each op must set it, the second must add to it. Ops run
+ * with and without column sums of dy. */
 static void compare_fresh(DType act, int64_t N, int64_t K, int64_t M) {
     enum { PLAIN_OP, WITHOUT_BIAS, DELTA_OP, ACTIVATION_OP, OPS };
     Stage  s = stage_create(STAGE_SCRATCH);

@@ -3,7 +3,8 @@
 
 static const double BETA = 0.95;
 
-/* Runs five steps of momentum, compared with float64. Two calls, cut at an odd place, give the same bits. */
+/* Runs five steps of momentum and compares with float64. An update in two calls, cut at an odd place, must have equal
+ * bits. */
 static void compare(int64_t n) {
     enum { STEPS = 5 };
     Stage   s = stage_create(0);

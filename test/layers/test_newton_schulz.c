@@ -45,9 +45,9 @@ static void test_record(void **state) {
     compare_record("test/ref/data/muon_polar.rec", NEWTON_POLAR_EXPRESS);
 }
 
-/* Returns the worst deviation of singular values. x = U diag(s) V^T with reflections U, V and singular values from 0.02
- * to 1, so the least is over 0.01 of the norm. For orthogonal rows X X^T would be the identity. From 0.01 on, the
- * quintic leaves singular values between 0.681 and 1.135, Polar Express between 0.870 and 1.124. */
+/* Orthogonalizes a matrix x = U diag(s) V^T with singular values from 0.02 to 1. U and V are reflections. Returns the
+ * largest difference of X X^T from the identity. From 0.01 of the norm on, the quintic leaves singular values between
+ * 0.681 and 1.135, Polar Express between 0.870 and 1.124. */
 static double worst_of_gram(NewtonKind kind) {
     enum { R = 12, M = 20 };
     Stage   s = stage_create(STAGE_SCRATCH);

@@ -77,7 +77,7 @@ static void test_records(void **state) {
     double    *y64 = stage_widen(&s, y), *dqkv64 = stage_widen(&s, dqkv);
     Tensor     frequencies = table(&s, h.size, 5e5);
     for (int64_t n = 0; n < N; n++) position[n] = first + n % T;
-    for (int64_t i = 0; i < h.size / 2; i++) /* allows the correctly rounded f32 or the next one */
+    for (int64_t i = 0; i < h.size / 2; i++) /* allows the correctly rounded f32 and its neighbours */
         assert_true(fabs((double)tensor_get(frequencies, i) / record_value(record_find(&f, "rope.frequencies"), i) - 1.0) <= 0x1p-23);
     ref_rope_forward(y64, stage_widen(&s, frequencies), position, N, heads_columns(h), h.query + h.key, h.size);
     ref_rope_backward(dqkv64, stage_widen(&s, frequencies), position, N, heads_columns(h), h.query + h.key, h.size);
@@ -91,7 +91,7 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Asserts that the values of each token, in the columns from `turned` on, keep their bits. */
+/* Asserts that the columns from `turned` on keep their bits: rope rotates queries and keys, not values. */
 static void assert_values_kept(Tensor got, Tensor before, int64_t turned) {
     int64_t columns = got.dim[1];
     stage_settle();

@@ -2,8 +2,8 @@
 #include "test/ref/expert_ops.h"
 #include "test/ref/test.h"
 
-/* Number of roundings that the bound allows besides those of the sum over E experts: exponentials have arguments of up
- * to 8. */
+/* Number of roundings that the error bound allows in addition to those of a sum over E experts. The arguments of
+ * exponentials are up to 8. */
 enum { ROUTER_TERMS = 64 };
 
 typedef struct {

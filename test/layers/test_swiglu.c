@@ -2,8 +2,8 @@
 #include "test/ref/expert_ops.h"
 #include "test/ref/test.h"
 
-/* Number of roundings that the bound allows. The argument of the exponential is that of silu, and a fast exponential
- * has an error of |x| roundings. |x| < 24 while the result matters; beyond, silu is x or under 10^-9. */
+/* Number of roundings that the error bound allows. A fast exponential of -x has an error of |x| roundings. |x| < 24
+ * while the result matters: beyond, silu(x) is x or under 10^-9. */
 enum { SWIGLU_TERMS = 24 };
 
 typedef struct { int64_t N, F; double *y, *gate_up, *dy; } Case;
@@ -93,7 +93,8 @@ static void test_weighted_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* Runs the ops with one weight for each row, in the order of rows. t: the tensors y, gate_up, dgate_up and dy. */
+/* Runs the ops with weight number r for row r, without `order`. t: the tensors y, gate_up, dgate_up and dy that are
+ * expected or given. */
 static void compare_in_order(Stage *s, const Tensor t[4], Tensor weight, const double *dweight64) {
     int64_t R = t[0].dim[0], F = t[0].dim[1];
     Tensor  rows = stage_tensor(s, F32, 2, R, 1), dweight = stage_tensor(s, F32, 2, R, 1), y = stage_tensor(s, t[0].type, 2, R, F),
@@ -107,7 +108,8 @@ static void compare_in_order(Stage *s, const Tensor t[4], Tensor weight, const d
     assert_close(dweight, dweight64, F32, bound_sum(F + SWIGLU_TERMS));
 }
 
-/* Runs the ops with rows in the reverse order of their assignments, whose weights they find by `order`. */
+/* Runs the ops with rows in the reverse order of their assignments (tokens x experts). `order` says which weight
+ * belongs to a row. */
 static void compare_weighted(DType act, int64_t N, int64_t per_token, int64_t F) {
     int64_t R = N * per_token;
     Stage   s = stage_create(0);

@@ -119,7 +119,7 @@ static void compare(Op *op, DType act) {
     Stage   first = stage_create(0);
     for (int t = 0; t < COUNT(THREADS); t++) {
         Stage s = t == 0 ? first : stage_create(0);
-        /* may be more threads than processors; a stage by itself uses at most as many as there are processors */
+        /* this may be more threads than processors, so the scratch memory is made anew, large enough for any number */
         omp_set_num_threads(THREADS[t]);
         arena_destroy(&s.stream.scratch);
         s.stream.scratch = arena_create("scratch", 64 << 20);

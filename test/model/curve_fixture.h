@@ -8,8 +8,8 @@
 #include "model/optimizer.h"
 #include "model/gpt.h"
 
-/* STEPS_EMULATED: number of steps on the emulator, which is slow; a graph is made in the first step and run in the
- * second */
+/* STEPS_EMULATED: number of steps on the emulator, which is slow. It is more than one because the first step records a
+ * CUDA graph, which later steps run. */
 enum { STEPS = 20, STEPS_EMULATED = 3, WARMUP = 5, SEQUENCES = 4 };
 static const double   LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
 
@@ -39,7 +39,7 @@ static inline void load_initial(Model *m) {
     optimizer_publish(&m->optimizer, &m->stream);
 }
 
-static int DOCUMENT_MASK; /* 1: models that are created from now on have a document mask */
+static int DOCUMENT_MASK; /* 1: models created from now on keep documents apart (data.document_mask) */
 
 static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, int64_t B, int64_t positions,
                               Recompute recompute, GptUse use) {
@@ -59,7 +59,7 @@ static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, i
     return m;
 }
 
-/* Creates a model on one rank, with the layout of three ranks, whose padding must not change any result. */
+/* Creates a model on one rank, but with the memory layout for three ranks. Its padding must not change any result. */
 static inline Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
     return model_of(&OPTIMIZER_ADAMW, 3, act, B, positions, recompute, use);
 }
@@ -75,7 +75,7 @@ static inline void model_destroy(Model *m) {
     free(m);
 }
 
-/* Returns sequences [first, first + B) of step `step`, cut to their first `positions` tokens. */
+/* Returns sequences [first, first + B) of the recorded tokens of `step`, cut to their first `positions` tokens. */
 static inline Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, int64_t positions) {
     const int32_t *tokens = (const int32_t *)record_find(&m->records, "tokens")->data + (step * SEQUENCES + first) * (T + 1);
     stage_settle(); /* waits, because the previous micro-batch may still read its tokens */
@@ -94,7 +94,8 @@ static inline double loss_sum(Model *m) {
     return exact_value(&values.sum[SUM_LOSS]);
 }
 
-/* Computes loss and gradients of the four sequences of a step, B at a time. Returns the loss. */
+/* Computes loss and gradients of a step's SEQUENCES sequences, in micro-batches of B. Returns the mean loss of a
+ * token. */
 static inline double gradients(Model *m, int64_t step, int64_t B) {
     shards_begin(m->shards, &m->stream);
     step_sums_zero(&m->sums, &m->stream);
@@ -112,7 +113,8 @@ static inline double learning_rate(int64_t s) {
     return LEARNING_RATE * (FINAL_FRACTION + (1.0 - FINAL_FRACTION) * (1.0 + cos(acos(-1.0) * progress)) / 2.0);
 }
 
-/* Returns the norm of the gradients, computed over all memory, because rank 0 alone would count only its own pieces. */
+/* Returns the norm of all gradients. The layout is that for several ranks, and rank 0 alone would add only its own
+ * shard. */
 static inline double gradient_norm(Model *m) {
     Tensor sum = step_sum(&m->sums, SUM_GRAD_SQUARES);
     device_zero(&m->stream, sum);
@@ -134,8 +136,9 @@ static inline void update(Model *m, int64_t step, double norm) {
     free(counts);
 }
 
-/* Returns the largest ||got - want|| / ||want|| over the rows of the parameter table. A row of zeros must be zero. got
- * is the memory of parameters. want is PyTorch's recorded tensor of the row, whose name begins with prefix. */
+/* Compares `memory`, all weights or all gradients of the model, with the recorded tensors of PyTorch named
+ * "prefix.ROW". Returns the largest ||got - want|| / ||want|| over the rows of the parameter table. A row recorded as
+ * zeros must be zero. skip_qkv_bias leaves out the biases of queries, keys and values. */
 static inline double worst_row(Model *m, Tensor memory, const char *prefix, int skip_qkv_bias) {
     double worst = 0.0;
     for (int i = 0; i < m->shards->layout.params; i++) {
@@ -186,9 +189,9 @@ static inline void follow_curve(void) {
     model_destroy(m);
 }
 
-/* Runs Muon with the bounds of AdamW. Newton-Schulz amplifies a rounding error in a direction to some 1e-6
- * (test_newton_schulz.c), and twenty steps move the weights only by a fraction of themselves. weight_allowed 0:
- * PyTorch's last weights were not recorded. */
+/* Runs Muon with the bounds of AdamW. The bounds suffice: Newton-Schulz amplifies a rounding error in a direction to
+ * some 1e-6 (test_newton_schulz.c), and twenty steps change the weights only by a fraction. weight_allowed: bound for
+ * the last weights; 0 if PyTorch's were not recorded. */
 static inline void follow_muon(const OptimizerKind *kind, NewtonKind newton, const char *file, double weight_allowed) {
     Model     *m = model_of(kind, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
     RecordFile adamw = m->records, muon = record_load(file);
@@ -214,9 +217,9 @@ static inline void follow_muon(const OptimizerKind *kind, NewtonKind newton, con
     model_destroy(m);
 }
 
-/* A step sets its gradients first. NaN in all memory of gradients, also in the padding, changes none of its sums, with
- * one micro-batch or four. Neither does an earlier step on other sequences. From the second step on, blocks run as
- * graphs. */
+/* The first micro-batch of a step sets the gradients, and does not add to old ones. So NaN in all memory of gradients,
+ * also in its padding, changes no bit of loss and gradients. An earlier step on other sequences changes none either.
+ * Tried with one micro-batch and with four. From the second step on, blocks run as CUDA graphs. */
 static inline void nan_leaves_no_trace(void) {
     for (int t = 0; t < stage_act_types(); t++)
         for (int64_t B = 1; B <= SEQUENCES; B *= SEQUENCES) {
@@ -239,7 +242,8 @@ static inline void nan_leaves_no_trace(void) {
         }
 }
 
-/* With recomputation the same operations run on the same inputs, so the bits are equal. */
+/* Recomputation runs the same operations on the same inputs, so loss and gradients have equal bits. It needs less
+ * memory. */
 static inline void recompute_all(void) {
     for (int t = 0; t < stage_act_types(); t++) {
         Model *kept = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING);

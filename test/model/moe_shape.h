@@ -1,4 +1,5 @@
-/* moe_shape.h - the sizes of the model with experts in test/ref/data/qwen3_moe_*.rec, with T positions. */
+/* moe_shape.h - MOE_SHAPE, the sizes of the model with experts that test/ref/data/qwen3_moe_*.rec record, with T
+ * positions. */
 #ifndef TEST_MODEL_MOE_SHAPE_H
 #define TEST_MODEL_MOE_SHAPE_H
 

@@ -11,7 +11,7 @@
 enum { FEW_STEPS = 3, SEQUENCES = 4 };
 static const ModelShape SHAPES[] = {MOE_SHAPE(BALANCE_SWITCH, 0.05), MOE_SHAPE(BALANCE_BIAS, 0.01)};
 static const char *const RECORDS[] = {"test/ref/data/qwen3_moe_switch.rec", "test/ref/data/qwen3_moe_bias.rec"};
-/* Allowed relative differences: as in ranks_grid.c, and for the norm as in test_qwen3_moe.c. */
+/* Allowed relative differences: those of ranks_grid.c, except for the norm, which has that of test_qwen3_moe.c. */
 static const double LOSS_ALLOWED = 2e-6, NORM_ALLOWED = 1.2e-5, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED = 1e-5, BF16_ALLOWED = 4e-3;
 
 typedef struct {
@@ -21,7 +21,9 @@ typedef struct {
     int    B, balance;  /* B: sequences of a micro-batch; balance: index into SHAPES and RECORDS */
     DType  act;
     int    steps;
-    int    rounds;      /* least number of rounds in which a block must exchange its rows */
+    /* least number of rounds in which the rows of some block's experts must be exchanged; more than 1 if memory is
+     * small */
+    int    rounds;
     const OptimizerKind *optimizer;
 } Grid;
 
@@ -67,8 +69,8 @@ static void create(Job *j, const Grid *g) {
     ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
-/* Returns this rank's next micro-batch. Micro-batch k of a step has sequences k B to k B + B. Each data rank takes
- * several micro-batches, one after another. */
+/* Returns this rank's next micro-batch. Micro-batch k of a step has sequences k B to k B + B - 1 of its SEQUENCES. Each
+ * data rank takes several consecutive micro-batches. */
 static Batch next_batch(void *job) {
     Job    *j = (Job *)job;
     int64_t B = j->grid->B, first = (j->at.groups.data * micro_batches(j) + j->at.micro++) * B;
@@ -82,7 +84,8 @@ static Batch next_batch(void *job) {
     return batch;
 }
 
-/* Moves the bias of the experts after an update, by the counts of all ranks. */
+/* Changes the bias of each expert, which balances the load, after an update: by the number of tokens that it got on all
+ * ranks. */
 static void balance(Model *m) {
     int64_t *counts = malloc(tensor_bytes(m->sums.experts));
     CHECK(counts, "no memory");
@@ -93,7 +96,8 @@ static void balance(Model *m) {
     free(counts);
 }
 
-/* the largest errors of a run; last: loss of its last step; rounds: the most rounds in which a block exchanged rows */
+/* loss, norm, gradient, weight: largest relative errors of a run; last: loss of its last step; rounds: the most rounds
+ * in which a block exchanged rows */
 typedef struct { double loss, norm, gradient, weight, last; int64_t rounds; } Errors;
 
 static Errors train(const Grid *g) {
@@ -149,8 +153,8 @@ static void the_same_grid_gives_the_same_bits(void **state) {
     EXPECT_ON_ALL(memcmp(&once.last, &again.last, sizeof once.last) == 0);
 }
 
-/* All tokens go to the experts of the first of two ranks. The experts of the other rank have no rows, and their
- * gradients are zero. */
+/* Each of two ranks has half of the experts. Large biases send all tokens to the experts of the first rank. Those of
+ * the other rank get no rows, so their gradients must be zero. */
 static void experts_without_rows_have_zeros(void **state) {
     (void)state;
     Job    j;
@@ -181,7 +185,8 @@ static void experts_without_rows_have_zeros(void **state) {
     record_unload(&records);
 }
 
-/* With divided experts, each whole matrix of an expert is on fewer ranks. Muon still takes the same steps. */
+/* Muon needs whole matrices. When ranks divide the experts, the matrices of an expert are on fewer ranks. The losses
+ * must be those without division. */
 static void muon_takes_the_same_steps(void **state) {
     (void)state;
     static const OptimizerKind *const kinds[] = {&OPTIMIZER_MUON, &OPTIMIZER_NORMUON};
@@ -190,7 +195,7 @@ static void muon_takes_the_same_steps(void **state) {
         divided.expert = 2;
         Errors a = train(&whole), b = train(&divided);
         if (comm_rank(world) == 0) print_message("%s %d: losses differ by %.2e\n", kinds[k]->name, k, fabs(a.last / b.last - 1.0));
-        /* Muon's runs agree with each other, and both differ from AdamW's */
+        /* the last losses are equal, and the losses differ from the recorded ones, which are AdamW's */
         EXPECT_ON_ALL(fabs(a.last / b.last - 1.0) <= LOSS_ALLOWED && a.loss > 1e-4);
     }
 }

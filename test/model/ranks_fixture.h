@@ -1,6 +1,6 @@
 /* ranks_fixture.h - a model on a grid of ranks, compared with the recorded float64 results of PyTorch for the same
- * steps (test/ref/generate.py). Shared by ranks_grid.c and ranks_experts.c. The state of a test's training begins with
- * a Ranked. */
+ * steps (test/ref/generate.py). Shared by ranks_grid.c and ranks_experts.c. Each has a struct Job for the state of a
+ * training; its first field is a Ranked, defined here. */
 #ifndef TEST_MODEL_RANKS_FIXTURE_H
 #define TEST_MODEL_RANKS_FIXTURE_H
 
@@ -30,7 +30,7 @@ static inline const Record *record_of(const char *prefix, const Param *p) {
     return record_find(&records, name);
 }
 
-/* Returns the number, within its whole row in files, of element k of a span. */
+/* Returns the index of element k of a span within its parameter, as whole files store the parameter. */
 static inline int64_t row_elem(const Model *m, Span span, int64_t k) {
     return layout_extent(&m->shards->layout, &span, k).offset - m->shards->layout.param[span.param].offset;
 }
@@ -49,8 +49,8 @@ static inline void load_initial(Model *m) {
     shards_publish(m->shards, &m->stream);
 }
 
-/* Creates the model on the grid of r->groups, with the first weights recorded from PyTorch. Also takes memory for the
- * tokens of a step's two batches. */
+/* Creates the model on the grid of r->groups and loads the first weights of PyTorch's record. Also takes memory for the
+ * inputs and targets of a step, twice as much as step_tokens tokens need. */
 static inline void ranked_create(Ranked *r, ModelSpec spec, int64_t step_tokens) {
     model_take_groups(&spec, &r->groups);
     r->model = model_create(spec);
@@ -68,7 +68,7 @@ static inline void ranked_drop(Ranked *r) {
 
 typedef struct { double loss, norm; } Numbers;
 
-/* Fills the memory of gradients with NaN, because a step must not read it before it is set. */
+/* Fills the memory of gradients with NaN. A step must set this memory before it reads it. */
 static inline void spoil_gradients(Model *m) {
     Tensor all = m->shards->grads;
     void  *nan = malloc(tensor_bytes(all));
@@ -78,7 +78,8 @@ static inline void spoil_gradients(Model *m) {
     free(nan);
 }
 
-/* Computes the gradients of a step of step_tokens tokens. `next` returns this rank's micro-batches. */
+/* Computes the gradients of a step that has step_tokens tokens in all. next(ctx) returns this rank's next micro-batch.
+ * Returns the mean loss of a token and the norm of the gradients. */
 static inline Numbers gradients(Ranked *r, int64_t step, int64_t step_tokens, Batch (*next)(void *ctx), void *ctx) {
     Model *m = r->model;
     r->step = step, r->micro = 0, r->tokens.used_bytes = 0;
@@ -108,9 +109,10 @@ static inline double row_error(double square_off, double square_want) {
     return square_want > 0 ? sqrt(square_off / square_want) : square_off > 0 ? INFINITY : 0.0;
 }
 
-/* Returns the largest ||got - want|| / ||want|| over the rows of the parameter table, from the spans of all ranks. A
- * row of zeros must be zero. Each element must be on exactly `copies` ranks. copies 0: on at least one, because tensor
- * ranks and stages may each have a row. */
+/* Compares `of` (weights or gradients of a span) on all ranks with the recorded tensors of PyTorch named "prefix.ROW".
+ * Returns the largest ||got - want|| / ||want|| over the rows of the parameter table. A row recorded as zeros must be
+ * zero. Each element must be on exactly `copies` ranks; if copies is 0, each row must be there a whole number of times,
+ * at least once. */
 static inline double worst_row(const Ranked *r, const char *prefix, int copies, Tensor (*of)(const Model *m, Span span)) {
     const Model *m = r->model;
     double       sums[3 * MOST_ROWS] = {0}, worst = 0.0;

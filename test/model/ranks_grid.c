@@ -45,7 +45,7 @@ static int is_possible(Grid g, int ranks) {
     return g.of[CONTEXT] <= 2 && g.of[STAGES] <= SHAPE.n_layer;
 }
 
-/* Lists all grids of `ranks` ranks in a fixed order. Returns their number. */
+/* Lists all grids of `ranks` ranks in a fixed order, in `grid` unless it is NULL. Returns their number. */
 static int list_grids(int ranks, Grid *grid) {
     static const int MOST[FACTORS] = {8, 2, 4, 2, 2, 3, RECOMPUTE_BLOCK, 2, 1, 1}, LEAST[FACTORS] = {1, 1, 1, 1, 1, 0, 0, 1, 0, 0};
     int  count = 0, at = 0;
@@ -62,8 +62,8 @@ static int list_grids(int ranks, Grid *grid) {
     return count;
 }
 
-/* covered: pairs of values of two axes that some chosen grid has. new_pairs returns how many pairs of a grid are new,
- * and marks them if asked to. */
+/* covered: the pairs of values of two axes that are in a grid chosen so far. new_pairs returns how many pairs of g are
+ * not yet covered; if `marks` is 1, they are from now on. */
 static char covered[FACTORS][VALUES][FACTORS][VALUES];
 static int new_pairs(Grid g, int marks) {
     int news = 0;
@@ -76,8 +76,8 @@ static int new_pairs(Grid g, int marks) {
     return news;
 }
 
-/* Chooses again and again the grid with the most new pairs, until there are none left and at least LEAST_GRIDS are
- * chosen. */
+/* Chooses the grid with the most uncovered pairs of values of two axes, again and again until all pairs are covered.
+ * Then adds other grids until LEAST_GRIDS are chosen. Returns how many are chosen. */
 enum { LEAST_GRIDS = 4 };
 static int choose(const Grid *grid, int count, Grid *chosen) {
     int n = 0;
@@ -88,7 +88,8 @@ static int choose(const Grid *grid, int count, Grid *chosen) {
             if (news > most) most = news, best = i;
         }
         if (best < 0 || (most == 0 && n > 0 && count <= LEAST_GRIDS)) return n;
-        if (most == 0) best = n * count / LEAST_GRIDS; /* no grid has new pairs: takes grids spread over the list */
+        /* no grid has uncovered pairs: takes one from evenly spread places of the list */
+        if (most == 0) best = n * count / LEAST_GRIDS;
         new_pairs(grid[best], 1);
         chosen[n++] = grid[best];
     }
@@ -101,7 +102,8 @@ static int some_of(const Grid *grid, int all, Grid *chosen) {
     return count;
 }
 
-/* Returns the grids chosen for `ranks` ranks, after those chosen for more ranks. The caller frees them. */
+/* Returns the grids chosen for `ranks` ranks. They need not cover pairs of values that grids of more ranks cover
+ * already. Writes their number to count, and that of all possible grids to all. The caller frees them. */
 static Grid *grids_of(int ranks, int *count, int *all) {
     static const int RANKS[] = {8, 4, 3, 2, 1};
     memset(covered, 0, sizeof covered);
@@ -161,8 +163,8 @@ static void create(Job *j, Grid g, int ranks) {
     ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
-/* Returns this rank's next micro-batch. Micro-batch k of a step has sequences k B to k B + B. Each data rank takes
- * several micro-batches, one after another. */
+/* Returns this rank's next micro-batch. Micro-batch k of a step has sequences k B to k B + B - 1 of its SEQUENCES. Each
+ * data rank takes several consecutive micro-batches. */
 static Batch next_batch(void *job) {
     Job        *j = (Job *)job;
     int64_t     B = j->grid.of[SEQUENCES_AT_ONCE], own = T / j->grid.of[CONTEXT],
@@ -184,8 +186,8 @@ static Batch next_batch(void *job) {
 
 typedef struct { double loss, norm, gradient, weight; uint64_t bits; } Errors;
 
-/* Trains on a grid and returns the errors. The last weights are compared with PyTorch's only if steps is STEPS, because
- * only those were recorded. */
+/* Trains on a grid and returns the largest relative errors. The last weights are compared only if steps is STEPS,
+ * because PyTorch's weights were recorded after STEPS steps. */
 static Errors train(Grid g, int ranks, int steps) {
     Job    j;
     Errors e = {0};
@@ -232,7 +234,7 @@ static void every_pair_of_axes_computes_pytorch_s_steps(void **state) {
     if (comm_rank(world) == 0) print_message("%d of %d grids of %d ranks\n", count, all, ranks);
     EXPECT_ON_ALL(wrong == 0);
     Errors once = train(grid[count - 1], ranks, FEW_STEPS), again = train(grid[count - 1], ranks, FEW_STEPS);
-    EXPECT_ON_ALL(once.bits == again.bits); /* a second run on this grid gives equal bits */
+    EXPECT_ON_ALL(once.bits == again.bits); /* a second training on this grid ends with equal bits of the loss */
     free(grid);
 }
 

@@ -8,8 +8,8 @@
 
 enum { LAYERS = 4, BUCKETS = LAYERS + 2 };
 
-/* ended_ms: time at which the backward pass of each block ended. noted_kind: the kind of model under test, with a
- * backward pass that also notes these times. */
+/* ended_ms: time at which the backward pass of each block ended. noted_kind: the model's kind of block, but with a
+ * backward pass that also stores this time. */
 static double     ended_ms[LAYERS];
 static BlockKind  noted_kind;
 static int        left = LAYERS;
@@ -41,8 +41,8 @@ static void first_sends_precede_the_end_of_backward(void **state) {
     gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
     shards_finish(m->shards, &m->stream);
 
-    /* one trace for each bucket, in the order of backward: the last norm, the blocks from last to first, the
-     * embeddings */
+    /* gets a trace (times of messages) of each bucket's sum, in the order of backward: the last norm, the blocks from
+     * last to first, the embeddings */
     CommTrace trace[BUCKETS];
     int       traced = world_trace(comm_world(world), trace, BUCKETS);
     EXPECT_ON_ALL(left == 0);

@@ -10,7 +10,7 @@ static const char *RECORDS = "test/ref/data/gpt.rec";
 #include "test/model/curve_fixture.h"
 
 enum { B = 2, CUTS = 4 };
-/* positions at which documents begin, other than the first one of a sequence */
+/* positions at which a document begins in each of the B sequences, except position 0; ends with T */
 static const int CUT[B][CUTS + 1] = {{3, 4, 19, 31, T}, {1, 25, 26, 38, T}};
 
 static void take_starts(Model *m, Batch *batch) {
@@ -22,7 +22,8 @@ static void take_starts(Model *m, Batch *batch) {
         }
 }
 
-/* Adds the gradients of the sum of all losses divided by B T. Writes the loss of each token to out. */
+/* Runs forward and backward of a batch. Adds to the model's gradients those of (sum of the batch's losses) / (B T).
+ * Writes the loss of each token to out. */
 static void step(Model *m, Batch batch, float *out) {
     int64_t N = tensor_elems(batch.inputs);
     float   losses[3 * B * T];
@@ -33,7 +34,7 @@ static void step(Model *m, Batch batch, float *out) {
     memcpy(out, losses, sizeof *out * (size_t)N);
 }
 
-/* Returns one document of sequence b, one of PyTorch's recorded sequences, as a batch. */
+/* Returns a batch of one document: tokens [first, end) of recorded sequence b. */
 static Batch document(Model *m, int b, int first, int end) {
     Batch all = batch_of(m, 0, b, 1, T);
     all.inputs = tensor_2d((int32_t *)all.inputs.data + first, I32, 1, end - first);
@@ -65,7 +66,7 @@ static void compare(Recompute recompute) {
     print_message("%s: losses within %.1e, gradients within %.1e of their size\n", m->gpt.kind->name, worst, sqrt(square / size));
     assert_true(size > 0.0 && sqrt(square / size) < 2e-6);
 
-    /* without `starts` the losses differ, except in the first document of each sequence */
+    /* without `starts` there is no mask: the losses differ, except in the first document of each sequence */
     batch.starts = tensor_none();
     step(m, batch, whole);
     for (int b = 0; b < B; b++)

@@ -1,5 +1,6 @@
-/* test_fp8_scales.c - the history from which scales are computed: the smallest exponent of the last FP8_STEPS steps,
- * and its conversion to JSON and back. */
+/* test_fp8_scales.c - the history from which the scales of fp8 products are computed: for each tensor the exponent of
+ * its scale in each of the last FP8_STEPS steps, of which the smallest counts. It is also converted to JSON and
+ * back. */
 #include "core/tensor.h"
 #include "model/precision.h"
 
@@ -20,14 +21,15 @@ static int64_t bits_of(float x) {
     return bits;
 }
 
-/* Adds a step to the history. The maximum of every tensor (cell) in that step is amax. */
+/* Adds a step to the history, in which amax is the largest absolute value of every tensor. */
 static void add(Fp8History *h, float amax) {
     int64_t values[3 * FP8_BLOCK_CELLS];
     for (int64_t c = 0; c < h->cells; c++) values[c] = bits_of(amax);
     fp8_history_add(h, values);
 }
 
-/* Asserts the exponents of the scales in e4m3 (x) and in e5m2 (dy). */
+/* Asserts the exponents of all scales: of_x for x and w, which are cast to e4m3, and of_dy for dy, which is cast to
+ * e5m2. */
 static void assert_exponents(const Fp8History *h, int of_x, int of_dy) {
     for (int64_t c = 0; c < h->cells; c++)
         assert_int_equal(fp8_history_exponent(h, c), c % FP8_TENSORS == FP8_DY ? of_dy : of_x);
@@ -38,7 +40,7 @@ static void test_window(void **state) {
     Fp8History h = fp8_history_create(2);
     assert_int_equal(h.cells, 2 * PRODUCTS * 3);
     assert_exponents(&h, 0, 0);
-    add(&h, 0.0f); /* adds a step whose maximum is 0, which does not count */
+    add(&h, 0.0f); /* adds a step with maximum 0, from which no scale is computed */
     assert_exponents(&h, 0, 0);
     add(&h, 1.0f); /* 128 <= 448/2, 16384 <= 57344/2 */
     assert_exponents(&h, 7, 14);
@@ -46,7 +48,7 @@ static void test_window(void **state) {
     assert_exponents(&h, -3, 4);
     for (int i = 0; i < FP8_STEPS - 1; i++) add(&h, i ? 1.0f : 0.0f), assert_exponents(&h, -3, 4);
     assert_int_equal(h.steps, FP8_STEPS);
-    add(&h, 1.0f); /* now the maximum 1024 is no longer in the history */
+    add(&h, 1.0f); /* the step with maximum 1024 is now FP8_STEPS steps back, no longer in the history */
     assert_exponents(&h, 7, 14);
     add(&h, (float)INFINITY);
     assert_exponents(&h, 7, 14);
@@ -69,7 +71,8 @@ static void test_json(void **state) {
     fp8_history_destroy(&h), fp8_history_destroy(&back);
 }
 
-/* A step of 12 scales is stored as 24 hex digits, two each. A damaged text is refused and leaves the history empty. */
+/* The JSON has for each step a string of hex digits, two for each of the 12 scales of a block. A damaged text is
+ * refused and leaves the history empty. */
 static void test_broken(void **state) {
     (void)state;
     static const char *const texts[] = {

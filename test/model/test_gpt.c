@@ -70,8 +70,8 @@ static void test_repeat(void **state) {
     }
 }
 
-/* Runs one sequence of 17 tokens, once in memory for four sequences of 40 after other work, and once in memory made for
- * it. Losses and gradients must agree. */
+/* Runs one sequence of 17 tokens in two models: one with memory for four sequences of 40, which has run other work
+ * before, and one with memory for just these. Losses and gradients must agree. */
 static void test_smaller_batch(void **state) {
     (void)state;
     Model *large = model_create(F32, 4, T, RECOMPUTE_NONE, GPT_TRAINING),
@@ -95,7 +95,8 @@ static void test_smaller_batch(void **state) {
     model_destroy(fitting);
 }
 
-/* Inference keeps the memory of one block and gives the same losses. The losses agree with its logits. */
+/* A model for inference keeps the activations of one block only. Its loss equals that of a model for training, and the
+ * loss of a token agrees with that computed from its logits. */
 static void test_inference(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {
@@ -114,8 +115,8 @@ static void test_inference(void **state) {
             double wide[389];
             for (int v = 0; v < 389; v++) wide[v] = (double)logits[v];
             ref_classifier_forward(&loss, wide, (const int32_t *)batch.targets.data + row, 1, 389, 389, 0.0);
-            /* A product of one row may add its 42 terms in another order than a product of many rows; in bf16 the
-             * result may then be the next number. */
+            /* A product of one row may add its 42 terms in another order than a product of many rows. In bf16 the
+             * result may then be the next representable number. */
             double allowed = ACT_TYPES[t] == F32 ? 1e-6 : 0x1p-8;
             assert_true(fabs(loss - (double)tensor_get(m->gpt.losses, row)) <= allowed * loss);
         }

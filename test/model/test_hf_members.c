@@ -31,7 +31,7 @@ static void keys_have_the_names_of_members(void **state) {
     assert_string_equal(out, "hidden_size = 5 must be a multiple of num_attention_heads = 2.");
     hf_members_translate(ARCH_GPT2, "run.steps, model.n_layer.", out, sizeof out);
     assert_string_equal(out, "run.steps, n_layer.");
-    /* the buffer is too small, so the text is cut and ends with a NUL */
+    /* the result does not fit into 20 bytes, so it is cut and ends with a NUL */
     hf_members_translate(ARCH_LLAMA, "model.n_layer model.n_layer", out, 20);
     assert_true(strlen(out) < 20);
 }

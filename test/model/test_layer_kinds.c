@@ -7,8 +7,8 @@
 
 enum { LAYERS = 5, B = 2, T = 24, V = 61, WINDOW = 3, STEPS = 2 };
 
-/* chosen: the kind that block_kind() returns; NULL: the kind of the shape. The linker puts __wrap_block_kind in the
- * place of block_kind. */
+/* chosen: what block_kind() returns instead of the kind that the shape names; NULL: that kind. The linker calls
+ * __wrap_block_kind for block_kind, and the original is __real_block_kind. */
 static const BlockKind *chosen;
 const BlockKind *__real_block_kind(ModelShape shape);
 const BlockKind *__wrap_block_kind(ModelShape shape) { return chosen ? chosen : __real_block_kind(shape); }
@@ -29,9 +29,9 @@ static void windowed_forward(BlockRun *r, void *acts, const void *weights) {
     r->first_keys = first_keys;
 }
 
-/* Returns a kind of model whose blocks repeat a pattern of `period` blocks: all windowed if period is 1, otherwise
- * first a plain one. The windowed kind has its own copy of the list of tensors that a forward writes
- * (BlockKind.act). */
+/* Returns a kind of model whose blocks repeat a pattern of `period` kinds. Period 1: all blocks have windowed
+ * attention. Period 3: one plain block, then two windowed ones. The windowed kind has its own copy of the list of
+ * tensors that a forward writes (BlockKind.act). */
 static BlockKind mixed(int period) {
     static BlockKind plain, windowed;
     static ActRow    rows[64];
@@ -62,7 +62,8 @@ static void fill(Stream *s, Tensor tokens, int first) {
     device_from_host(s, tokens, ids);
 }
 
-/* Trains and returns the losses of the steps, and the hash of the weights. */
+/* Trains STEPS steps. Writes the loss of each to losses. Returns the sums of the last step, among them a hash of the
+ * weights. */
 static StepValues train(Recompute recompute, Exact losses[STEPS]) {
     Model     *m = model_with(GPT_TRAINING, recompute);
     Arena      arena = arena_create("tokens", 1 << 16);
@@ -102,8 +103,8 @@ static void kinds_that_compute_the_same_have_the_same_bits(void **state) {
         StepValues pattern = train(r, several);
         assert_memory_equal(one, several, sizeof one);
         assert_int_equal(plain.hash[HASH_REPLICAS], pattern.hash[HASH_REPLICAS]);
-        /* the first kind has blocks 0 and 3, the second 1, 2 and 4; on a GPU later steps replay a graph and call
-         * nothing */
+        /* calls[0]: forwards of the plain kind, blocks 0 and 3; calls[1]: of the windowed kind, blocks 1, 2 and 4. On a
+         * GPU later steps replay a CUDA graph and call no function. */
         if (device_is_host()) assert_true(calls[0] == 2 * STEPS && calls[1] == 3 * STEPS);
     }
     chosen = NULL;
@@ -138,7 +139,8 @@ static void a_pattern_has_the_rows_of_its_kinds(void **state) {
     chosen = NULL;
 }
 
-/* Writes the logits of the last row to out. */
+/* Writes to out the logits at the last position of a sequence whose first token is `first`. The model has blocks of
+ * this kind and random weights. Windowed blocks have a window of WINDOW tokens. */
 static void last_logits(const BlockKind *kind, int first, float out[V]) {
     chosen = kind;
     Model  *trained = model_with(GPT_TRAINING, RECOMPUTE_NONE), *m = model_with(GPT_INFERENCE, RECOMPUTE_NONE);
@@ -165,7 +167,8 @@ static void windows_in_some_blocks_leave_the_others_whole(void **state) {
     (void)state;
     BlockKind everywhere = mixed(1), in_some = mixed(3);
     float     a[V], b[V];
-    /* through windows in all blocks a token reaches back this far, which is not to the beginning */
+    /* with windows in all blocks the result at a token depends on this many tokens before it, too few to reach the
+     * first */
     assert_true(LAYERS * (WINDOW - 1) < T - 1);
     last_logits(&everywhere, 1, a);
     last_logits(&everywhere, 9, b);

@@ -1,5 +1,5 @@
-/* test_model.c - a model in a dry run (which only measures) and the same model computed. Scratch memory is equal to the
- * byte, and operations are counted by the formulas. */
+/* test_model.c - a dry run of a model, which computes nothing and only counts, compared with the same model computed.
+ * Scratch memory must be equal to the byte, and operations and sent bytes equal to those of formulas. */
 #include "test/ref/test.h"
 
 #include "core/thread.h"
@@ -13,13 +13,13 @@ static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, i
 static void run_everything(Model *m) {
     Arena  tokens = arena_create("tokens", 1 << 20);
     Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1),
-                     tensor_none()}; /* no starts of documents; the tokens, in memory of zeros, are all 0 */
+                     tensor_none()}; /* no starts of documents; memory is zero at first, so all tokens are 0 */
     OptimizerStep  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
     float  logits[389];
     masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
-    /* the first micro-batch sets gradients of blocks, the later ones add to them */
+    /* the first micro-batch sets the gradients of blocks, the others add to them */
     for (MicroBatch which = MICRO_EARLIER; which <= MICRO_LAST; which++) {
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, which);
@@ -49,7 +49,8 @@ static void test_scratch(void **state) {
             for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++)
                 for (int any_threads = 0; any_threads <= 1; any_threads++) {
                     Model *m = model_create(spec_of(ACT_TYPES[t], sizes[i][0], sizes[i][1], r, any_threads));
-                    run_everything(m); /* ends the program if it needs more memory than was planned */
+                    /* ends the program if an operation needs more scratch memory than the dry run counted */
+                    run_everything(m);
                     assert_int_equal(m->stream.scratch.used_bytes, 0);
                     assert_int_equal(m->stream.scratch.peak_bytes, m->bytes.scratch);
                     model_destroy(m);
@@ -70,8 +71,9 @@ static double bytes_of(const Ledger *l, const char *op) {
     return sum;
 }
 
-/* A product takes 2 m n k FLOPs. Each weight of a block, and the head's V' x C, is in one product of the forward pass
- * and in two of the backward pass. Attention has 2 and 5 products over the causal half. */
+/* A product of [m,k] and [k,n] takes 2 m n k FLOPs. Each weight of a block, and each of the V' x C of the output head,
+ * is in one product of the forward pass and in two of the backward pass. Attention has 2 products forward and 5
+ * backward, over the causal half of T x T. */
 static void test_flops(void **state) {
     (void)state;
     ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
@@ -85,25 +87,29 @@ static void test_flops(void **state) {
     /* the update runs once in a step, however many micro-batches */
     assert_true(flops_of(&four, "adamw_update") == flops_of(&one, "adamw_update"));
     assert_true(flops_of(&one, "adamw_update") == 16.0 * (double)(2 * (12 * 42 * 42 + 13 * 42) + (389 + 96) * 42 + 2 * 42));
-    /* products for weight gradients add, except those of blocks in the first micro-batch */
+    /* products for the gradients of weights add to them, except for blocks in the first micro-batch, which set them */
     double blocks = 2.0 * N * 12.0 * L * C * C, head = 2.0 * N * V * C;
     assert_true(flops_of(&one, "matmul, set") == blocks && flops_of(&one, "matmul, added") == head);
     assert_true(flops_of(&four, "matmul, set") == blocks && flops_of(&four, "matmul, added") == 3.0 * blocks + 4.0 * head);
-    double sums = 4.0 * L * C; /* column sums after each block, in each micro-batch: 4 bytes for each of L C channels */
+    /* bytes zeroed for column sums (gradients of biases) after each block, in each micro-batch: 4 for each of L C
+     * channels */
+    double sums = 4.0 * L * C;
     assert_true(bytes_of(&one, "device_zero") < 4.0 * 12 * C * C && bytes_of(&one, "zero_tensors") == bytes_of(&four, "zero_tensors") - 3.0 * sums);
     Layout layout = model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
     assert_true(bytes_of(&one, "zero_tensors") == 4.0 * ((double)layout.memory_elems - 12.0 * L * C * C) + sums);
     layout_destroy(&layout);
     spec.recompute = RECOMPUTE_BLOCK;
-    model_dry(spec, 1, &again); /* with recomputation, the MLP's last product is not computed again */
+    /* with recompute "block" all products of a block's forward run again, except the MLP's last */
+    model_dry(spec, 1, &again);
     assert_true(flops_of(&again, "matmul") == flops_of(&one, "matmul") + 2.0 * N * 8.0 * L * C * C);
     assert_true(ledger_bytes(&one) > 0 && ledger_sent(&one, NULL) == 0);
     ledger_free(&one), ledger_free(&four), ledger_free(&again);
 }
 
-/* Four ranks. zero_stage 1: the gradients (fp32) are sent to where they are summed, the weights (bf16) from there,
- * three quarters of each. zero_stage 0: the sums (fp32) are sent instead of weights. With ordered sums, of 3
- * micro-batches on each of 4 ranks, a rank sends every sum that its own leaves do not complete. */
+/* Bytes that one of four ranks sends in a step. zero_stage 1: 3/4 of the gradients (fp32) to the ranks that sum them,
+ * and 3/4 of the weights (bf16) after the update. zero_stage 0: 3/4 of the summed gradients (fp32) instead of weights.
+ * In a sum of fixed order (deterministic) over 3 micro-batches of 4 ranks, a rank sends each partial sum that its own
+ * micro-batches do not complete. */
 static void test_sent(void **state) {
     (void)state;
     ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
@@ -125,10 +131,11 @@ static void test_sent(void **state) {
     ledger_free(&one), ledger_free(&zero), ledger_free(&order);
 }
 
-/* Two replicas of four ranks each, ZeRO-2 and 3, five blocks, three micro-batches. Of G elements of gradients a rank
- * sends 3/4 to the ranks of its replica. Of its shard, G/4, it sends two halves to the other replica. Blocks are summed
- * in each micro-batch. With ZeRO-3 the weights of blocks are gathered twice in a micro-batch, except those of the two
- * blocks that are still in memory when a pass changes direction. */
+/* Bytes that a rank sends in a step with two replicas of four ranks each, ZeRO-2 and 3, five blocks, three
+ * micro-batches. Within its replica it sends 3/4 of the gradients. Then the two replicas add their shards: a shard is
+ * 1/4 of the gradients, and a rank sends it in two halves. Gradients of blocks are summed in each micro-batch. With
+ * ZeRO-3 every forward and every backward gathers the weights of the blocks. Two blocks are still in memory from the
+ * pass before and are not gathered. */
 static void test_sent_in_slots(void **state) {
     (void)state;
     enum { RANKS = 4, BLOCKS = 5, MICRO = 3 };
@@ -179,13 +186,13 @@ static void test_two_dimensions(void **state) {
             assert_true(p->local[0] * p->local[1] * TENSOR == (p->cut == CUT_VOCABULARY ? (int64_t)V * C : p->elems));
     }
     int64_t matrices = 12 * C * C / TENSOR, rest = layout.bucket[1].elems - matrices;
-    /* the rest: vectors, and rounding to 64 elements */
+    /* rest: vectors, and rounding up to 64 elements */
     assert_true(rest >= 0 && rest <= 20 * C + Z * 64 + 12 * 64);
     assert_true(layout.bucket[1].piece_elems * Z == layout.bucket[1].elems);
     size_t params = 2 * (size_t)(stays + 2 * layout.bucket[1].elems + blocks), optimizer = 3 * 4 * (size_t)layout.shard_elems;
-    /* weights in bf16: the two buffers for gathered blocks, and this rank's shards */
+    /* weights in bf16: those outside blocks, two buffers for gathered blocks, and this rank's shards of blocks */
     assert_true(bytes.params >= params && bytes.params < params + 2 * ARENA_ALIGN);
-    /* masters, m and v of this rank's shards */
+    /* fp32 masters and moments (m and v) of this rank's shards */
     assert_true(bytes.optimizer >= optimizer && bytes.optimizer < optimizer + 3 * ARENA_ALIGN);
     /* Counts products of the forward pass, for gradients of inputs and for gradients of weights. The matrices are qkv,
      * attention's projection, and the two of the MLP. */
@@ -230,8 +237,8 @@ static void test_sent_on_a_grid(void **state) {
     }
 }
 
-/* An evaluation divides the sequences that are left into batches whose sizes were measured for scratch memory. There
- * are few such sizes, whatever B is. */
+/* An evaluation takes its sequences in batches of a size that model_batch returns. Scratch memory is measured for each
+ * of these sizes. There are few, however large B is. */
 static void test_batch_sizes(void **state) {
     (void)state;
     for (int64_t B = 1; B <= 300; B += B < 70 ? 1 : 23)
@@ -239,7 +246,7 @@ static void test_batch_sizes(void **state) {
             int64_t size = model_batch(B, left);
             assert_true(size >= 1 && size <= left && size <= B);
             assert_true(size == B || size <= 64 || (size & (size - 1)) == 0);
-            if (B <= 64) assert_int_equal(size, left < B ? left : B); /* for small B every size is one of them */
+            if (B <= 64) assert_int_equal(size, left < B ? left : B); /* for B up to 64 every size up to B may occur */
         }
     ModelSpec spec = spec_of(F32, 1 << 20, 40, RECOMPUTE_NONE, 0);
     double    begin = clock_ms();

@@ -5,8 +5,9 @@
 #include "model/params.h"
 
 enum { T = 40 };
-/* A gpt2 with muP. m = 2 is its width over the base's. b = 2 is the fourth root of the base's head size over its own,
- * which is 16. Powers of two let the program's first values equal PyTorch's recorded ones exactly. */
+/* Sizes of a gpt2 with µP. In this test m, its width over the base's, is 2. b is the fourth root of the base's head
+ * size over its own, which is 16, so b = 2, too. With powers of two the first weights equal PyTorch's recorded ones
+ * exactly. */
 #define GPT2_MUP(base, head)                                                                                         \
     {.n_layer = 2, .n_head = 3, .n_embd = 42, .n_positions = T, .vocab_size = 389, .mup_base_n_embd = base,          \
      .mup_base_head_dim = head}
@@ -27,7 +28,7 @@ static const Param *row_of(const Layout *layout, const char *end) {
     return NULL;
 }
 
-/* With a base of the model's own width and head size every factor of µP is exactly 1. */
+/* If the base has the width and head size of the model itself, every factor of µP is exactly 1. */
 static void test_base(void **state) {
     (void)state;
     static const ModelShape at[] = {GPT2_MUP(42, 14), GPT2_MUP(42, 0), LLAMA_MUP(48, 12)},
@@ -42,8 +43,8 @@ static void test_base(void **state) {
     }
 }
 
-/* Checks the factors of µP in every row. The width is four times the base's, and heads are 16 times as large as the
- * base's, so b = 1/2. */
+/* Checks the factors of µP in every row of the parameter table. The width is four times the base's, and heads are 16
+ * times as large as the base's, so b = (1/16)^(1/4) = 1/2. */
 static void test_rows(void **state) {
     (void)state;
     ModelShape shape = {.n_layer = 2, .n_head = 1, .n_embd = 64, .n_positions = 8, .vocab_size = 9,
@@ -72,8 +73,8 @@ static void test_rows(void **state) {
     layout_destroy(&l);
 }
 
-/* Multiplies the masters by f, the factor of the learning rate, or twice that for matrices. Where the recorded model
- * has the weight w, this one has f w. */
+/* Multiplies the masters by f: the factor of the row's learning rate (Param.rate), or twice that for matrices. Then
+ * this model has the weight f w where the recorded model has w. */
 static void scale_masters(Model *m) {
     for (int i = 0; i < m->shards->spans; i++) {
         Span         span = m->shards->span[i];

@@ -5,7 +5,7 @@
 #include "model/model.h"
 
 enum { L = 2, V = 64, B = 4, T = 16, N = B * T, STEPS = 4, NARROW = 64, HEAD = 16 };
-/* means over all coordinates of |after - before|, for the residual stream and the logits */
+/* mean |after - before| over all elements of the residual stream, and of the logits; training lies between */
 typedef struct { double stream, logits; } Change;
 
 static ModelShape shape_of(int arch, int64_t width, int is_mup, int has_wide_heads) {
@@ -64,8 +64,8 @@ static Change change_of(ModelShape shape, const OptimizerKind *optimizer) {
     return c;
 }
 
-/* Compares the changes at two widths. With muP they must be equal within a factor of 1.6. Without it they must grow by
- * at least the square root of the ratio of widths. */
+/* Compares the changes that training makes at widths `wide` and NARROW. With µP they must be equal within a factor of
+ * 1.6. Without it they must grow by at least the square root of the ratio of widths. */
 static void compare_widths(int arch, const OptimizerKind *optimizer, int64_t wide, int has_wide_heads) {
     Change narrow = change_of(shape_of(arch, NARROW, 1, has_wide_heads), optimizer);
     for (int is_mup = 0; is_mup < 2; is_mup++) {
@@ -81,17 +81,16 @@ static void compare_widths(int arch, const OptimizerKind *optimizer, int64_t wid
 
 static void test_widths(void **state) {
     (void)state;
-    if (stage_is_slow()) return; /* skipped on the emulator, because the result does not depend on the backend */
+    if (stage_is_slow()) return; /* skipped on the slow emulator, because the result does not depend on the backend */
     compare_widths(ARCH_GPT2, &OPTIMIZER_ADAMW, 512, 0);
     compare_widths(ARCH_LLAMA, &OPTIMIZER_ADAMW, 256, 0);
     compare_widths(ARCH_GPT2, &OPTIMIZER_ADAMW, 256, 1);
     compare_widths(ARCH_LLAMA, &OPTIMIZER_MUON, 256, 0);
 }
 
-/* Muon's update of a matrix [R,M] is lr 0.2 sqrt(max(R,M)) times a factor of the width times a matrix. The singular
- * values of that matrix are about 1, so the root mean square of its elements is sqrt(min(R,M) / (R M)) =
- * 1/sqrt(max(R,M)). That of the update is lr 0.2 factor. The factor (MupFactors.muon_rate in model/params.c) is
- * 1/sqrt(m), with m the width divided by the base model's width. */
+/* Tests the size of Muon's update at width m times the base's. Muon makes a matrix O [R,M] with singular values of
+ * about 1. The root mean square of its elements is 1/sqrt(max(R,M)). The update is O lr 0.2 sqrt(max(R,M)) factor, so
+ * its root mean square is lr 0.2 factor. The factor of µP (MupFactors.muon_rate in model/params.c) is 1/sqrt(m). */
 static void test_muon_rate(void **state) {
     (void)state;
     if (stage_is_slow()) return;
@@ -130,5 +129,5 @@ static int tests(void) {
     return cmocka_run_group_tests_name("mup_widths", all, NULL, NULL);
 }
 
-/* runs once, because other numbers of threads and instruction sets compute the same */
+/* runs once, without stage_main, because other numbers of threads and instruction sets compute the same */
 int main(void) { return tests(); }

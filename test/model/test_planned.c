@@ -54,8 +54,9 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
                       .B = B,
                       .T = T,
                       .recompute = recompute};
-    Model *m = model_create(spec); /* creates a model that can run; to size its memory it first does a dry run, whose
-                                    * products are noted in `planned` */
+    /* creates the model; before, model_create does a dry run to size its memory, whose products are noted in
+     * `planned` */
+    Model *m = model_create(spec);
     assert_true(ran.count == 0);
     Arena  tokens = arena_create("tokens", 1 << 20);
     float  logits[1025];
@@ -66,12 +67,13 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, which);
     }
     optimizer_update(&m->optimizer, &m->stream, (OptimizerStep){.step = 1}, 1.0f);
-    for (int64_t b = 1; b <= B; b++) { /* the last batch of an evaluation may have any size up to B */
+    for (int64_t b = 1; b <= B; b++) { /* an evaluation's last batch may have any size up to B */
         Batch part = {tensor_2d(batch.inputs.data, I32, b, T), tensor_2d(batch.targets.data, I32, b, T), tensor_none()};
         gpt_forward(&m->gpt, &m->stream, part);
         gpt_loss(&m->gpt, &m->stream, part);
     }
-    for (int64_t t = SAMPLE_STEP; t < T + SAMPLE_STEP; t += SAMPLE_STEP) { /* a sample's text grows step by step */
+    /* a sampled sequence has a multiple of SAMPLE_STEP tokens, but at most T */
+    for (int64_t t = SAMPLE_STEP; t < T + SAMPLE_STEP; t += SAMPLE_STEP) {
         Tensor text = tensor_2d(batch.inputs.data, I32, 1, t < T ? t : T);
         gpt_forward(&m->gpt, &m->stream, (Batch){text, text, tensor_none()});
         gpt_logits(&m->gpt, &m->stream, (Batch){text, text, tensor_none()}, 0, logits);
@@ -88,8 +90,8 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
     model_destroy(m);
 }
 
-/* Cases: vocabularies with and without padding, and micro-batches that the classifier divides into equal chunks, or
- * with a shorter last one. */
+/* Compares products for vocabularies with and without padding, and for micro-batches whose rows the classifier divides
+ * into equal chunks, or with a shorter last one. */
 static void test_step(void **state) {
     (void)state;
     /* skipped on a GPU, where the workspace is the same for all products */

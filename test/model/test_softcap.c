@@ -9,7 +9,7 @@ static ModelShape  SHAPE = GPT2_SHAPE(2, 3, 42, T, V);
 static const char *RECORDS = "test/ref/data/gpt.rec";
 #include "test/model/curve_fixture.h"
 
-/* small compared with PyTorch's recorded logits, which reach 0.5, so that the cap matters */
+/* A cap small enough to matter: the logits that it limits reach 0.5. */
 static const double CAP = 0.25;
 
 static double loss_of(const float *logits, int32_t target) {
@@ -40,7 +40,7 @@ static void test_logits(void **state) {
         assert_true(fabs((double)tokens[row] - loss) <= 2e-6);
         sum += loss;
     }
-    assert_true(largest > 0.01); /* some logits differ, so the cap has had an effect */
+    assert_true(largest > 0.01); /* some logit has changed by more than 0.01, so the cap has had an effect */
     for (int with_gradient = 0; with_gradient < 2; with_gradient++) {
         shards_begin(m->shards, &m->stream);
         step_sums_zero(&m->sums, &m->stream);

@@ -15,11 +15,11 @@
 
 enum { STAGES_MOST = 8, PARTS_MOST = 4, MICRO_MOST = 32 };
 
-/* a message between stages: the work that it belongs to, and the time when it was sent */
+/* A message between stages: the work that sent it, and the time when it was sent. */
 typedef struct { int is_there; Work of; double at; } Message;
 
-/* The simulated state of a stage. For each kind of work it has a flag for a posted receive, the message that arrived,
- * and the message that waits to be sent. */
+/* State of a simulated stage. For each kind of work (forward, backward): whether a receive is posted, the message that
+ * has arrived, and the message that waits to be sent. */
 typedef struct {
     int64_t at;      /* number of the next work in the list */
     double  free_at;
@@ -52,9 +52,9 @@ static int deliver(Stage *stage, int P) {
     return moved;
 }
 
-/* Simulates the lists of all stages by the rules of the program. The receive for a work item is posted when the
- * previous item begins. A message is sent once its receive is posted. Until then no other work of its kind is computed.
- * A forward takes time 1, a backward 2. Returns the time at the end. */
+/* Runs the work lists of P stages with V parts each and M micro-batches, by the rules of the program. A receive for a
+ * work item is posted when the item before begins. A message is sent once its receive is posted. Until then its sender
+ * computes no other work of that kind. A forward takes time 1, a backward 2. Returns the time at the end. */
 static double run(const WorkList *lists, int P, int V, int64_t M) {
     Stage   stage[STAGES_MOST] = {0};
     int64_t done = 0, all = 2 * P * V * M;
@@ -70,7 +70,8 @@ static double run(const WorkList *lists, int P, int V, int64_t M) {
             int      from_message = takes(one, P, V, p);
             if ((from_message && !in->is_there) || (gives(one, P, V, p) && out->is_there)) continue;
             double begin = s->free_at;
-            /* messages arrive in the order in which they were sent, so this one must belong to this work */
+            /* messages arrive in the order in which they were sent, so this one must be the input of the present
+             * work */
             if (from_message) {
                 int before = receiver_of(!one.kind, P, p);
                 assert_true(in->of.micro == one.micro &&
@@ -84,7 +85,7 @@ static double run(const WorkList *lists, int P, int V, int64_t M) {
             s->at++, done++, moved++;
             post(s, &lists[p], P, V, p);
         }
-        assert_true(moved > 0); /* if nothing moved, all stages would wait for each other */
+        assert_true(moved > 0); /* if no stage and no message has moved, all stages wait for each other */
     }
     return end;
 }
@@ -109,7 +110,8 @@ static void expect_list(const WorkList *w, int V, int64_t M) {
         }
     }
     for (int64_t i = 0; i < w->count; i++) assert_int_equal(seen[i], 1);
-    /* Tokens of micro-batch m are kept in slot m modulo w->micros until its last backward. */
+    /* Checks that few micro-batches are open at once: tokens of micro-batch m are in slot m mod w->micros from its
+     * first forward to its last backward. */
     int64_t begun = 0, ended = 0;
     for (int64_t i = 0; i < w->count; i++) {
         Work one = w->work[i];
@@ -133,7 +135,8 @@ static void lists_run(void **state) {
                 }
                 double end = run(lists, P, V, M), busy = 3.0 * V * (double)M;
                 if (M >= P) assert_true(fabs(work_idle(P, V, M) - (end - busy) / end) < 1e-12);
-                /* the idle time is (P - 1)/(M V) of the busy time, for P stages, M micro-batches, V parts a stage */
+                /* the idle time is (P - 1)/(M V) of the busy time, for P stages, M micro-batches and V parts of each
+                 * stage */
                 if (M >= P) assert_true(end == busy + 3.0 * (P - 1));
                 for (int p = 0; p < P; p++) {
                     if (V == 1) assert_int_equal(lists[p].tapes[0], P - p < M ? P - p : M);
@@ -162,7 +165,7 @@ static void blocks_are_shared_out(void **state) {
                 }
                 assert_int_equal(next, L);
             }
-    /* GPT-2 124M: the output head costs as much as 5.5 blocks, so the last stage gets fewer blocks */
+    /* GPT-2 124M: the output head costs as much as 5.5 blocks, so the last of 4 stages gets only block 11 */
     assert_int_equal(work_blocks(12, 4, 50257.0 / (12 * 768), 3).first, 11);
     assert_int_equal(work_blocks(96, 12, 51200.0 / (12 * 12288), 11).first, 88);
 }

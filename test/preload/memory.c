@@ -1,10 +1,9 @@
 /* memory.c - preloaded into a program, makes its allocations fail. TRAIN_GPT_MALLOC_FAIL=n fails the n-th call, from 1;
- * "n+" fails all from there on. Calls of malloc, calloc, realloc and posix_memalign count that the program makes, or
- * that the C library or libcjson makes for it (in asprintf, opendir, cJSON_Parse). Calls by other libraries do not
- * fail, nor do those after exit(), which are gcov's. TRAIN_GPT_MALLOC_LOG=file gets a line for each call that may fail,
- * when the program ends. Lines are equal for calls from the same place in the program with the same callers.
- * TRAIN_GPT_MALLOC_STRUCK=file is created once a call has failed.
- */
+ * "n+" fails all from there on. Calls of malloc, calloc, realloc, aligned_alloc and posix_memalign count that the
+ * program makes, or that the C library or libcjson makes for it (in asprintf, opendir, cJSON_Parse). Calls by other
+ * libraries do not fail, nor do those after exit(), which are gcov's. TRAIN_GPT_MALLOC_LOG=file gets a line for each
+ * call that may fail, when the program ends. Lines are equal for calls from the same place in the program with the same
+ * callers. TRAIN_GPT_MALLOC_STRUCK=file is created once a call has failed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,15 +21,16 @@ void *__libc_memalign(size_t, size_t);
 
 enum { LOGGED = 1 << 18 };
 
-typedef struct { char *begin, *end; } Code; /* range of a program's code in memory */
+typedef struct { char *begin, *end; } Code; /* range of addresses of a program's or a library's code */
 
-static Code        program, helper[3]; /* code of the program; code of libc, of libcjson, and of this file */
+static Code        program, helper[3]; /* code of the program; helper: code of libc, of libcjson, and of this file */
 static atomic_long calls;
 static atomic_int  has_begun, has_ended;
 static long        fails_at;
 static int         and_later;
 static const char *log_path, *struck_path;
-static unsigned    place_of[LOGGED]; /* hash of the place in the program of each call */
+/* for each counted call a hash of its place in the program (its chain of callers) */
+static unsigned    place_of[LOGGED];
 
 static int is_in(Code code, const char *at) { return at >= code.begin && at < code.end; }
 static int is_helper(const char *at) { return is_in(helper[0], at) || is_in(helper[1], at) || is_in(helper[2], at); }
@@ -66,11 +66,12 @@ __attribute__((destructor)) static void tell(void) {
 
 static void end(void) { has_ended = 1; }
 
-/* place: hash of the callers so far; own: how many of them are in the program */
+/* place: hash of the addresses of callers so far, from the inside out; own: how many of them are in the program */
 typedef struct { unsigned place; int own; } Asked;
 
-/* Adds a caller to the hash of the place. The first caller that is not a helper library has requested the memory. It is
- * often core/error.c, for one of many callers. So its caller, and the caller of that, belong to the place too. */
+/* Called by _Unwind_Backtrace for each caller of an allocation. Adds its address to the hash, up to the third caller in
+ * the program. The first of them is often a function of core/error.c that allocates for many others, so two more are
+ * needed to tell places apart. */
 static _Unwind_Reason_Code look_at(struct _Unwind_Context *frame, void *asked) {
     Asked *a = asked;
     char  *at = (char *)_Unwind_GetIP(frame);

@@ -4,11 +4,12 @@
 
 #include "test/ref/test.h"
 
-/* Bounds for inputs uniform in +-spread and +-dy_spread. A score has the size spread^2/3 and D terms. Its rounding is a
- * relative error of exp(score). dy.y is subtracted from each dp, and a bf16 y makes it wrong by some u of dp's size, as
- * large as the rounding of dp itself. The op may also round p and ds for its matrix products. So there are at most
- * three such errors. Row 0 has p = 1, so dp - dy.y is 0 there. Only these errors of terms of size dp k / sqrt(D) =
- * dy_spread spread^2 / 3^1.5 are left. */
+/* Bounds for inputs uniform in +-spread and gradients dy uniform in +-dy_spread. A score is a sum of D terms and has
+ * the size spread^2/3. Its rounding error is a relative error of exp(score). dp is the gradient of a probability p, and
+ * ds = p (dp - dy.y) that of a score. In bf16 the rounding of y makes dy.y wrong by some u of dp's size, like the
+ * rounding of dp itself. The op may also round p and ds for its matrix products. So at most three such errors are
+ * independent. In row 0, p = 1 and dp - dy.y = 0, so only errors are left, of terms of size dp k / sqrt(D) = dy_spread
+ * spread^2 / 3^1.5. */
 typedef struct { Bound y, lse, dv, dqk; } AttentionBounds;
 
 static inline AttentionBounds attention_bounds(int64_t T, HeadShape h, double spread, double dy_spread) {
@@ -23,7 +24,7 @@ static inline AttentionBounds attention_bounds(int64_t T, HeadShape h, double sp
     return b;
 }
 
-/* dq, dk and dv differ in size, so each is compared on its own. */
+/* Compares the gradients dq, dk and dv within dqkv, each on its own, because they differ in size. */
 static inline void assert_dqkv(Stage *s, Tensor dqkv, const double *want, HeadShape h, AttentionBounds b) {
     int64_t N = dqkv.dim[0], columns = dqkv.dim[1], starts[] = {0, h.query * h.size, (h.query + h.key) * h.size, columns};
     stage_settle();

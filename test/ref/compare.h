@@ -46,8 +46,9 @@ static inline Bound bound_bf16(int64_t terms, double roundings, double inner) {
 
 double unit_roundoff(DType type);
 
-/* Returns the largest error over the tensor divided by its bound. Over 1 is a failure; NaN in got makes it infinite.
- * act is the type whose roundings count in the third term. COMPARE_VERBOSE=1 in the environment prints each result. */
+/* Returns the largest error over the tensor divided by the bound for it. A result over 1 is a failure; NaN in got makes
+ * it infinite. act is the type (F32, BF16, F16) whose roundings count in the third term of the formula above.
+ * COMPARE_VERBOSE=1 in the environment prints each result. */
 double compare_ratio(const char *what, Tensor got, const double *want, DType act, Bound bound);
 
 /* Returns ||got - want|| / ||want|| over n elements. */
@@ -55,7 +56,7 @@ double compare_norm(Tensor got, const double *want);
 /* Returns the largest |a - b| / max|b| of two float64 arrays. */
 double compare_doubles(const double *a, const double *b, int64_t n);
 
-/* A cmocka assertion: each element of got is within the bound of want. */
+/* Asserts, for cmocka, that each element of got is within the bound of want. */
 #define assert_close(got, want, act, bound)                                                          \
     do {                                                                                             \
         double ratio_ = compare_ratio(#got, got, want, act, bound);                                  \

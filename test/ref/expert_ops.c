@@ -10,8 +10,8 @@ static void softmax(double *p, const double *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] /= sum;
 }
 
-/* Returns how many experts come before e: those with a higher score, and those with an equal score and a lower
- * number. */
+/* Returns how many experts are chosen before expert e: those with a higher score (p plus bias), and those with an equal
+ * score and a lower number. */
 static int64_t rank_of(const double *p, const double *bias, int64_t E, int64_t e) {
     int64_t before = 0;
     double  mine = p[e] + (bias ? bias[e] : 0.0);

@@ -4,22 +4,26 @@
 
 #include <stdint.h>
 
-/* bias may be NULL. normed: the weights of the chosen experts are divided by their sum. */
+/* Computes the probabilities of E experts for each of N tokens, and chooses k of them. bias [E] changes only the
+ * choice; it may be NULL. normed: the weights of a token's chosen experts are divided by their sum. */
 void ref_router_forward(double *probability, int32_t *expert, double *weight, const double *logits, const double *bias, int64_t N,
                         int64_t E, int64_t k, int normed);
-/* Computes the gradient of the logits for these chosen experts. If counts is not NULL, it includes the balance loss:
- * balance E/(k T) counts[n/T][e] is added to dp[n][e]. */
+/* Computes the gradient of the logits, given the experts chosen in forward. If counts is not NULL, the balance loss is
+ * included: balance E/(k T) counts[n/T][e] is added to the gradient of probability[n][e]. counts [N/T,E]: how many
+ * tokens of each sequence of T have chosen each expert. */
 void ref_router_backward(double *dlogits, const double *dweight, const double *logits, const int32_t *expert, int64_t N, int64_t E,
                          int64_t k, int normed, const int32_t *counts, int64_t T, double balance);
-/* Returns the balance loss, summed over tokens, without its factor. The shares f of experts come from the counts, their
- * mean probabilities P from the logits. */
+/* Returns the balance loss summed over N tokens, not yet multiplied by its factor. A token adds E f p for each expert.
+ * f is the expert's share of the assignments in the sequence, counts[n/T][e] / (k T). p is its probability for the
+ * token, from the logits. */
 double ref_router_balance(const double *logits, const int32_t *counts, int64_t N, int64_t E, int64_t k, int64_t T);
-/* w: one matrix [M,K] for each of E experts, `stride` apart. Expert e has rows [first[e], first[e+1]) of x. */
+/* Products with experts, whose rows of x are sorted by expert: rows [first[e], first[e+1]) belong to expert e. w has a
+ * matrix [M,K] for each of E experts; they are `stride` elements apart. */
 void ref_expert_linear_forward(double *y, const double *x, const double *w, int64_t stride, const int32_t *first, int64_t E, int64_t M,
                                int64_t K);
 void ref_expert_linear_backward(double *dx, double *dw, const double *dy, const double *x, const double *w, int64_t stride,
                                 const int32_t *first, int64_t E, int64_t M, int64_t K);
-/* weight [R] has one value for each row. */
+/* SwiGLU of R rows, each multiplied by its weight: weight [R]. */
 void ref_expert_swiglu_forward(double *y, const double *gate_up, const double *weight, int64_t R, int64_t F);
 void ref_expert_swiglu_backward(double *dgate_up, double *dweight, const double *dy, const double *gate_up, const double *weight,
                                 int64_t R, int64_t F);

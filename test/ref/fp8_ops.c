@@ -12,7 +12,8 @@ double ref_fp8_value(int code, DType type) {
     return sign * (exponent ? (1.0 + part) * pow(2.0, exponent - bias) : part * pow(2.0, 1 - bias));
 }
 
-/* Returns the code nearest to x. Codes without a sign bit increase with their values, so it searches between them. */
+/* Returns the 8-bit code nearest to x. Values increase with their codes up to the sign bit, so the two neighbours of
+ * |x| are searched in order. */
 int ref_fp8_code(double x, DType type) {
     int    last = type == E4M3 ? 0x7e : 0x7b, above = 0, sign = signbit(x) ? 0x80 : 0;
     double size = fabs(x);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""generate.py - the independent witness: every op and a small GPT-2 in PyTorch float64, gradients by autograd; AdamW and Muon.
+"""generate.py - makes the recorded reference results: every op and a small GPT-2 in PyTorch float64, with gradients by
+autograd, AdamW and Muon.
 
-Writes test/ref/data/*.rec in the format of record.h. Inputs are exact in fp32 and stored so; results are float64, but for the model's
-gradients and final weights, stored in fp32 (their tolerances are 30 times its rounding or more). The files are committed: the tests need no
-Python. Run from anywhere: /usr/bin/python3 test/ref/generate.py
+Writes test/ref/data/*.rec in the format of record.h. Inputs are exact in fp32 and stored in fp32. Results are float64,
+except the model's gradients and final weights, which are fp32 (their tolerances are at least 30 times its rounding).
+The files are committed, so the tests need no Python. Run from anywhere: /usr/bin/python3 test/ref/generate.py
 """
 import math
 import os
@@ -36,7 +37,7 @@ class Writer:
 
 
 def exact(*shape, scale=1.0, shift=0.0):
-    """Random values that fp32 holds exactly, as float64."""
+    """Returns random values that fp32 holds exactly, as float64."""
     return (torch.randn(*shape) * scale + shift).float().double()
 
 
@@ -78,9 +79,9 @@ def op_records():
     y.backward(dy)
     inputs("linear", x=x, w=weight, b=bias, dy=dy)
     results("linear", y=y, dx=x.grad, dw=weight.grad, db=bias.grad, gelu=F.gelu(y, approximate="tanh"))
-    # The second half of an MLP, whose input is x = gelu(pre).
+    # The second product of an MLP, whose input is x = gelu(pre); its backward continues to pre.
     pre, weight, bias = leaf(exact(N, K)), leaf(exact(K, M)), leaf(exact(M))
-    x = F.gelu(pre, approximate="tanh").float().double()  # as an fp32 program stores it
+    x = F.gelu(pre, approximate="tanh").float().double()  # x rounded to fp32, as a program in fp32 stores it
     y = F.gelu(pre, approximate="tanh") @ weight + bias
     y.backward(dy)
     inputs("linear_gelu", pre=pre, x=x, w=weight, dy=dy)
@@ -128,7 +129,8 @@ def op_records():
 
 
 def norm_records():
-    """rmsnorm, head_norm and swiglu. A file and a seed of their own: the records of the others stay as they are."""
+    """Writes rmsnorm, head_norm and swiglu to a file of their own, with a seed of their own, so that the other files
+    stay as they are."""
     torch.manual_seed(2020)
     w = Writer("norms")
 
@@ -165,7 +167,8 @@ def norm_records():
 
 
 def head_records():
-    """Rotary positions as LlamaForCausalLM has them, and attention whose heads share keys and values; random numbers of their own."""
+    """Writes rotary positions as in LlamaForCausalLM, and attention whose heads share keys and values. The seed is
+    its own."""
     torch.manual_seed(2104)
     w = Writer("heads")
     B, T, H, KEYS, D, THETA, FIRST = 2, 20, 6, 2, 10, 500000.0, 131000
@@ -191,15 +194,16 @@ def head_records():
 
 
 def routed(probability, bias, k, normed):
-    """As Qwen3MoeTopKRouter: experts and their weights; bias for the choice alone."""
+    """Chooses k experts for each token as Qwen3MoeTopKRouter does. Returns them and their weights. bias changes only
+    the choice."""
     expert = torch.sort(probability + bias, dim=1, descending=True, stable=True)[1][:, :k]
     weight = probability.gather(1, expert)
     return expert, weight / weight.sum(1, keepdim=True) if normed else weight
 
 
 def expert_mlp(x, gate, experts, k, normed, bias=0.0):
-    """Each token's experts, as Qwen3MoeSparseMoeBlock adds them up; experts: of (gate_proj, up_proj, down_proj). Also
-    returns who was chosen."""
+    """Adds up the MLPs of each token's experts as Qwen3MoeSparseMoeBlock does. experts: a list of (gate_proj,
+    up_proj, down_proj). Returns the sums and the chosen experts."""
     expert, weight = routed((x @ gate.T).softmax(1), bias, k, normed)
     y = torch.zeros_like(x)
     for e, (gate_proj, up_proj, down_proj) in enumerate(experts):
@@ -209,7 +213,7 @@ def expert_mlp(x, gate, experts, k, normed, bias=0.0):
 
 
 def expert_records():
-    """The router, and an MLP of experts; random numbers of their own."""
+    """Writes results of the router and of an MLP of experts. The seed is its own."""
     torch.manual_seed(1701)
     w = Writer("experts")
     N, E, k = 9, 7, 3
@@ -239,7 +243,7 @@ def expert_records():
 
 
 def loss_records():
-    """Cross entropy behind a soft cap; the gradient with the z-loss."""
+    """Writes the cross entropy of logits with a soft cap, and its gradient with the z-loss."""
     torch.manual_seed(2408)
     w = Writer("loss")
     n, V, softcap, z = 5, 61, 5.0, 0.0078125
@@ -252,7 +256,8 @@ def loss_records():
 
 
 def document_records():
-    """Sequences of several documents: attention under a block mask, and positions that begin anew; random numbers of their own."""
+    """Writes results for sequences of several documents: attention within documents, and positions that begin anew
+    in each. The seed is its own."""
     torch.manual_seed(2107)
     w = Writer("documents")
     B, T, H, KEYS, D, V, C = 2, 40, 4, 2, 10, 13, 7
@@ -261,7 +266,7 @@ def document_records():
         for cut in cuts:
             starts[b, cut:] = cut
     position, document = torch.arange(T), starts
-    # [sequence, query, key]: true if the query sees the key
+    # [sequence, query, key]: true if the query may attend to the key
     seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])
     qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, H * D)
     q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in qkv.split([H * D, KEYS * D, KEYS * D], 1))
@@ -284,7 +289,7 @@ def document_records():
 L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # sizes of the model in gpt.rec
 GRID = 4, 4, 32, 389, 256, 8, 20  # sizes of the model in grid.rec, which ranks of every axis can divide
 WARMUP, LR, FINAL, DECAY, CLIP = 5, 1e-3, 0.1, 0.1, 1.0
-SCORES, LOGITS = 1.0, 1.0  # factors of attention's scores and of the logits, in mup_records
+SCORES, LOGITS = 1.0, 1.0  # factors of attention's scores and of the logits; only mup_records sets others
 
 
 def shapes():
@@ -344,7 +349,7 @@ def initial_records(w, shapes):
     p = {name: leaf(initial(name, shape)) for name, shape in shapes()}
     for name, t in p.items():
         w.put("init." + name, t, "float32")
-    tokens = (torch.rand(STEPS, B, T + 1) ** 3 * V).long()  # low ids are frequent, as in a text
+    tokens = (torch.rand(STEPS, B, T + 1) ** 3 * V).long()  # low token ids are more frequent, as in a real text
     w.put("tokens", tokens, "int32")
     return p, tokens
 
@@ -355,7 +360,8 @@ def adamw_of(p):
 
 
 def train(p, tokens, optimizers, first_step=lambda: None, model_loss=model_loss, sizes={}):
-    """Returns losses, norms and rates of STEPS steps. sizes: factors of parameters in the program under test, whose norm it is."""
+    """Trains STEPS steps. Returns losses, gradient norms and learning rates. sizes: factors by which the program
+    under test stores some parameters; norms are those of the program's gradients."""
     losses, norms, rates = [], [], []
     for s in range(STEPS):
         loss = model_loss(p, tokens[s, :, :-1], tokens[s, :, 1:])
@@ -376,7 +382,8 @@ def train(p, tokens, optimizers, first_step=lambda: None, model_loss=model_loss,
 
 
 def activation_records(name, before, tokens):
-    """The model of gpt.rec with another function in its MLPs: gradients of the first step, losses and norms of all."""
+    """Writes training of the model in gpt.rec, but with another activation function: gradients of the first step,
+    losses and norms of all steps."""
     w = Writer("gpt_" + name)
     p = {key: leaf(t) for key, t in before.items()}
 
@@ -402,7 +409,7 @@ def final_records(w, p, name, numbers):
 # KEYS: heads of keys and values; INNER: width of the MLP; SCALING of positions: factor, low, high, original positions
 KEYS, INNER, EPS, THETA, SCALING = 2, 92, 1e-5, 10000.0, (8.0, 1.0, 4.0, 64)
 LLAMA = 2, 4, 48, 389, 40, 4, 20
-HEAD, HEAD_NORMS = 12, False  # head size and whether heads have norms; as_qwen3 changes both
+HEAD, HEAD_NORMS = 12, False  # head size; whether each head of queries and keys has a norm. as_qwen3 changes both.
 
 
 def as_qwen3():
@@ -421,8 +428,9 @@ def EXPERT_ROWS():
 
 
 class Experts:
-    """Qwen3MoE's MLPs, and what balances them: a bias to the choice, an optimizer of its own to train(); or Switch's loss of each sequence,
-    whose value is not the loss that is reported."""
+    """The MLPs of Qwen3MoE, and what balances the load of experts. With "bias" it changes a bias of the choice after
+    each step, and train() takes it for an optimizer. With "switch" it adds the gradient of Switch's loss of each
+    sequence; the reported loss has no such term."""
     count, k, inner = 6, 2, 20
 
     def __init__(self, balance, rate):
@@ -469,7 +477,8 @@ def llama_shapes(tied):
 
 
 def llama_frequencies():
-    """As transformers' rope_type llama3 scales them; rounded to fp32, as every implementation keeps them."""
+    """Returns the rotary frequencies as transformers' rope_type llama3 scales them, rounded to fp32 as in every
+    implementation."""
     plain = THETA ** (-torch.arange(0, HEAD, 2).double() / HEAD)
     if SCALING is None:
         return plain.float().double()
@@ -511,7 +520,8 @@ def llama_loss(p, inputs, targets):
 
 
 def model_records(name, shapes=shapes, model_loss=model_loss, optimizers=()):
-    """Returns the values before the first step, and the tokens."""
+    """Trains a model and writes its first weights, first gradients, losses, norms and last weights. Returns the
+    first weights and the tokens."""
     w = Writer(name)
     p, tokens = initial_records(w, shapes)
     before = {key: t.detach().clone() for key, t in p.items()}
@@ -534,7 +544,8 @@ POLAR_EXPRESS = [(8.28721201814563, -23.595886519098837, 17.300387312530933), (4
 
 
 def newton_schulz(x, polar=False):
-    """As Jordan et al. publish it, kellerjordan.github.io/posts/muon; or Polar Express with its margins. In float64."""
+    """Returns the matrix x made nearly orthogonal, in float64: as published by Jordan et al.,
+    kellerjordan.github.io/posts/muon, or by Polar Express with its margins."""
     if x.size(0) > x.size(1):
         return newton_schulz(x.T, polar).T
     rounds = [(a / 1.01, b / 1.01 ** 3, c / 1.01 ** 5) for a, b, c in POLAR_EXPRESS] if polar else [(3.4445, -4.7750, 2.0315)] * 5
@@ -546,8 +557,9 @@ def newton_schulz(x, polar=False):
 
 
 class Muon(torch.optim.Optimizer):
-    """As torch.optim.Muon of later versions, with Moonlight's scale; that of q, k and v is three matrices. NorMuon: Li et al.,
-    arXiv:2510.05491; a neuron is a column here, as weights lie [in, out]."""
+    """Muon as in torch.optim.Muon of later versions, with Moonlight's scale. The matrix of q, k and v is treated as
+    three. With NorMuon (Li et al., arXiv:2510.05491) a neuron is a column here, because weights are stored as [in,
+    out]."""
 
     def __init__(self, params, polar=False, normuon=False):
         super().__init__(params, {"lr": 0.0})
@@ -597,10 +609,11 @@ def muon_records(before, tokens, name="muon", model_loss=model_loss, **options):
 
 
 def mup_records(name, before, tokens, model_loss):
-    """The paper's form (arXiv:2203.03466, table 8): factors of scores and logits, a group of AdamW for each rate. The program has them
-    in the weights instead: sizes, powers of two. Its first values are those of `before` times them, its eps is of its own gradients."""
+    """Writes training in the form of the paper (arXiv:2203.03466, table 8), with factors of scores and logits, and a
+    group of AdamW for each learning rate. The program has these factors in the weights instead: powers of two,
+    size(key). Its first weights are those of `before` times the factors, and its eps applies to its own gradients."""
     global SCORES, LOGITS
-    m, b = 2.0, 2.0  # m: width over the base's width; b: (head of the base / head)^(1/4)
+    m, b = 2.0, 2.0  # m: the model's width over the base's; b: (head size of the base / head size of the model)^(1/4)
     SCORES, LOGITS = b * b, 1 / m
     p = {key: leaf(t) for key, t in before.items()}
 

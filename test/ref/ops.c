@@ -190,8 +190,8 @@ void ref_rope_backward(double *dx, const double *frequency, const int64_t *posit
             if (c % D < D / 2) turn(dx + n * columns + c, -(double)position[n] * frequency[c % D], D / 2);
 }
 
-/* One head of one sequence. q, k, v and their gradients point to the head's columns in the sequence's first row. Rows
- * of qkv are `columns` elements apart. */
+/* One head of one sequence. q, k, v, and their gradients dq, dk, dv, point to the columns of the head in the first row
+ * of the sequence. Rows are `columns` elements apart. */
 typedef struct { const double *q, *k, *v; double *dq, *dk, *dv; int64_t columns, D; } Head;
 
 static Head head_of(const double *qkv, double *dqkv, int64_t b, int64_t h, int64_t T, int64_t H, int64_t KH, int64_t D) {
@@ -208,8 +208,8 @@ static double score(const double *q, const double *k, int64_t D) {
     return sum / sqrt((double)D);
 }
 
-/* Sets p[first..i] to the softmax of row i, and p before `first` to zero. Returns the log of the sum of
- * exponentials. */
+/* Sets p[first..i] to the softmax of the scores of query i with keys first to i, and p[0..first) to zero. Returns the
+ * log of the sum of exponentials of the scores. */
 static double attention_row(double *p, Head h, int64_t first, int64_t i) {
     double max = -INFINITY, sum = 0.0;
     for (int64_t j = 0; j < first; j++) p[j] = 0.0;
@@ -239,8 +239,8 @@ void ref_attention_forward(double *y, double *lse, const double *qkv, const int3
     free(p);
 }
 
-/* Gradient of one row of attention. With s = q.k/sqrt(D), p = softmax(s) and dp_j = dy.v_j, ds_j = p_j (dp_j - sum_l
- * p_l dp_l). */
+/* Adds the gradients of row (query) i of attention, with output gradient dy. With s = q.k/sqrt(D), p = softmax(s) and
+ * dp_j = dy.v_j, the gradient of the scores is ds_j = p_j (dp_j - sum_l p_l dp_l). */
 static void attention_row_backward(Head h, const double *dy, const double *p, int64_t i) {
     double  mean = 0.0;
     double *dp = doubles(i + 1);
@@ -357,7 +357,7 @@ void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double g
     }
 }
 
-/* Sums over rows or over columns give the same function, because X X^T X = X (X^T X). */
+/* Uses A = X X^T [R,R]. With X^T X, which is smaller if M < R, the result would be the same: (X X^T) X = X (X^T X). */
 void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride, int is_polar) {
     static const double polar[5][3] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
                                        {4.107059111542203, -2.9478499167379106, 0.5448431082926601},

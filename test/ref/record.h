@@ -1,9 +1,8 @@
-/* record.h - named tensors in a file: those of generate.py, and the results of one backend, for comparison with another
- * one.
+/* record.h - a file of named tensors. generate.py writes such files. So do tests, for the results of one backend, which
+ * are compared with those of another.
  *
  * The file is the eight bytes "tensors1" and then, for each tensor, a header of 104 bytes (name, type code, dims, four
- * sizes, in this machine's byte order) and its values, padded to eight bytes.
- */
+ * sizes, in this machine's byte order) and its values, padded to eight bytes. */
 #ifndef TRAIN_GPT_TEST_REF_RECORD_H
 #define TRAIN_GPT_TEST_REF_RECORD_H
 
@@ -16,13 +15,13 @@ typedef enum { RECORD_F32, RECORD_F64, RECORD_I32 } RecordType;
 typedef struct {
     char    name[64];
     int32_t type, dims;
-    int64_t dim[4];  /* the sizes; 1 in dimensions that are not used */
+    int64_t dim[4];  /* sizes of the tensor's dimensions; 1 in dimensions that are not used */
 } RecordHeader;
 
 typedef struct {
     RecordHeader head;
     int64_t      elems;
-    const void  *data;  /* the values; they belong to RecordFile.bytes */
+    const void  *data;  /* the tensor's values; they belong to RecordFile.bytes */
 } Record;
 
 typedef struct {

@@ -13,15 +13,15 @@
 
 typedef struct {
     Stream  stream;
-    struct StageBlock *block; /* owned: allocations that host and device can both access */
+    struct StageBlock *block; /* owned: list of allocations that host and device can both access */
     int     blocks;
 } Stage;
 
-/* bytes of scratch memory, enough for any op in these tests; test/model/test_planned.c compares it with dry runs */
+/* bytes of scratch memory of a stage, enough for any op in these tests */
 enum { STAGE_SCRATCH = 160 << 20 };
 Stage stage_create(size_t scratch_bytes);
-/* Waits for the work of all stages. Call it before a test reads or writes a tensor itself. Comparisons call it
- * themselves. */
+/* Waits until the GPU has done the work of all stages. A test that reads or writes a tensor's memory itself calls it
+ * first. Comparisons call it themselves. */
 void  stage_settle(void);
 /* stage_watch adds a stream of a test to those that stage_settle() waits for. stage_forget removes it. */
 void  stage_watch(Stream s);
@@ -31,14 +31,14 @@ void  stage_destroy(Stage *stage);
 
 /* returns a new tensor filled with NaN, or with -1 for I32 */
 Tensor  stage_tensor(Stage *stage, DType type, int dims, int64_t a, int64_t b);
-/* Returns an f32 tensor [a,b] of a gradient that is not set yet: NaN, which must reach no sum. */
+/* Returns an f32 tensor [a,b] for a gradient, filled with NaN. The op must set it, and no NaN may reach a sum. */
 Tensor  stage_fresh(Stage *stage, int64_t a, int64_t b);
 Tensor  stage_random(Stage *stage, DType type, int dims, int64_t a, int64_t b, uint64_t seed, double spread, double centre);
 Tensor  stage_tokens(Stage *stage, int dims, int64_t a, int64_t b, uint64_t seed, int32_t below);
 /* returns the values of a recorded tensor (test/ref/record.h) as a tensor of its shape */
 Tensor  stage_record(Stage *stage, const Record *r, DType type);
 Tensor  stage_copy(Stage *stage, Tensor t);
-/* returns n zeros */
+/* returns memory for n float64 values, all zero */
 double *stage_doubles(Stage *stage, int64_t n);
 /* returns the values of an F32, BF16 or F16 tensor as float64 */
 double *stage_widen(Stage *stage, Tensor t);

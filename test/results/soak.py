@@ -1,4 +1,6 @@
-"""The totals of `make soak` against their goals: test/results/soak.jsonl, and the `# goal:` line of each test/soak/*.sh. Prints a table."""
+"""Prints a table of the totals of `make soak` (test/results/soak.jsonl) and their goals (the `# goal:` line of each
+test/soak/*.sh).
+"""
 import glob
 import json
 import os
@@ -8,7 +10,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def totals():
-    """For each part: (name, done, failed, goal, noun), in order of name."""
+    """Yields (name, done, failed, goal, noun) for each part of `make soak`, in order of name."""
     path, rows = os.path.join(FOLDER, "soak.jsonl"), {}
     for line in open(path) if os.path.exists(path) else []:
         row = json.loads(line)

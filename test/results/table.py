@@ -1,9 +1,10 @@
-"""Makes the measured tables from test/results/*.jsonl, between the markers of README.md (at most ten rows) and docs/measured.md (all of them). No
-measured line, no row.
+"""Makes the tables of measured results from test/results/*.jsonl, between the markers of README.md (at most ten rows)
+and docs/measured.md (all rows). Each row comes from a line of these files.
 
-    table.py              rewrites both
-    table.py --check      fails when either differs
-    table.py --commits    fails where a line of test/results/*.jsonl or a row of the two pages has a commit that is not an ancestor of HEAD
+    table.py              rewrites both pages
+    table.py --check      fails if either page differs
+    table.py --commits    fails if a line of test/results/*.jsonl, or a row of a page, has a commit that is not an
+                          ancestor of HEAD
 """
 import bisect
 import glob
@@ -20,7 +21,7 @@ BEGIN, END = "<!-- measured: made by test/results/table.py -->", "<!-- end of me
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-# The machine on which the project measures today. Results of other machines are in an appendix of docs/measured.md.
+# The machine of the present measurements. Results of other machines are in an appendix of docs/measured.md.
 AT_HAND = "AMD EPYC, 2 cores"
 
 
@@ -30,7 +31,7 @@ def lines(name):
 
 
 def newest(rows, *keys):
-    """The last line of each combination of keys, in order of first appearance."""
+    """Returns the last line of each combination of values of the keys, in order of first appearance."""
     found = {}
     for row in rows:
         found[tuple(row.get(key) for key in keys)] = row
@@ -156,7 +157,7 @@ def islands_loss_rows():
 
 
 def table(at_hand):
-    """The rows of the machine at hand, or of all others."""
+    """Returns the table of results of the present machine (at_hand true), or of all others."""
     out = ["| what | measured | compared with | machine | date | commit |", "|---|---|---|---|---|---|"]
     parts = (peer_rows, train_rows, kinds_rows, documents_rows, ops_rows, presets_rows, fp8_rows, value_rows, comm_rows, grid_rows, islands_rows,
              memory_rows, islands_loss_rows)
@@ -185,7 +186,7 @@ def gpu_rates(ours):
 
 
 def gpu_model_rows():
-    """(subject, measured, against, line) of whole models; no line: not measured."""
+    """Yields (subject, measured, against, line) for whole models on a GPU; line is None if not measured."""
     found = gpu_found()
     for size in SIZES:
         ours, peer = found.get(("train_gpt", size)), found.get(("PyTorch", size))
@@ -214,7 +215,7 @@ def gpu_kernel_rows():
 
 
 def gpu_table():
-    """The results of `make bench` on a GPU; then the names without a result."""
+    """Returns the table of results of `make bench` on a GPU, then the names of those not measured."""
     every = list(gpu_model_rows()) + list(gpu_kernel_rows())
     out = ["| on a GPU | measured | compared with | GPU, driver | date | commit |", "|---|---|---|---|---|---|"]
     for what, measured, against, row in every:
@@ -227,7 +228,7 @@ def gpu_table():
 # --- the front page ---------------------------------------------------------------------------------------------------------------------
 
 ROWS, GPU_ROWS, COLUMNS = 10, 6, 120
-# Other results on the front page: the beginning of `what` in a result, and its name on the page.
+# Other results for the front page: how the field `what` of a result begins, and the words for it on the page.
 FRONT = [("peak memory of 124M training, fp32", "peak memory of 124M training, fp32"),
          ("exec to the demo's step 1", "from start to step 1 of the demo"),
          ("training waits for a checkpoint", "training waits for a checkpoint"),
@@ -255,7 +256,8 @@ def front_rows():
 
 
 def front_table():
-    """At most ROWS of the results, each within COLUMNS; a sentence below them says what the numbers of machines mean."""
+    """Returns the table of the front page: at most ROWS results, each within COLUMNS, and a sentence that names the
+    numbered machines."""
     machines, out = [], ["| what | measured | for comparison | machine | commit |", "|---|---|---|---|---|"]
     for what, measured, against, row, machine in list(front_rows())[:ROWS]:
         if machine not in machines:
@@ -270,7 +272,7 @@ def front_table():
 
 
 def soak_table():
-    """The results of `make soak` so far."""
+    """Returns the table of the results of `make soak` so far."""
     out = ["Each part of `make soak` repeats one kind of trial, with random details: test/soak/PART.sh says which kind.", "", "| part of `make soak` | done so far | goal | failed |", "|---|---|---|---|"]
     for name, done, failed, goal, what in soak.totals():
         out.append(f"| {name} | {done:,} | {goal:,} {what} | {failed} |")
@@ -278,7 +280,7 @@ def soak_table():
 
 
 def summary():
-    """The rows of the front page as sentences that can be read without the head of the page."""
+    """Returns the rows of the front page as sentences that can be read without the head of the table."""
     lines = (f"- {what}: {measured}; {against}. {machine}, commit {row['commit']}." for what, measured, against, row, machine in list(front_rows())[:ROWS])
     lines = (re.sub(r"\bT=(\d+)", r"\1 tokens a sequence", re.sub(r"\bB=(\d+)", r"\1 sequences a step", line)) for line in lines)
     lines = (re.sub(r"(\d+ %) of (oneDNN .*), (\d+ GFLOP/s)\.", r"\1 of the \3 that matrix products by \2 reach there.", line) for line in lines)
@@ -296,7 +298,8 @@ def page():
 
 
 def check_commits():
-    """A figure can be checked only at a commit that a clone has."""
+    """Fails if a result names a commit that is not in this branch. Only at a commit that a clone has can a result be
+    measured again."""
     known = sorted(subprocess.run(["git", "rev-list", "HEAD"], check=True, capture_output=True, text=True, cwd=FOLDER).stdout.split())
     seen, bad = 0, []
 

@@ -6,8 +6,8 @@ expect "unknown key" exits 64 'tiny.json|optimizer.learing_rate.*optimizer.learn
 expect "no such config" exits 64 'nowhere.json' "$TRAIN" "$WORK/nowhere.json"
 echo '{ "run": {"steps": 10,} }' > "$WORK/syntax.json"
 expect "syntax fault with line and column" exits 64 'syntax.json:1:[0-9]+: ' "$TRAIN" "$WORK/syntax.json"
-# If a config has a byte-order mark, is UTF-16 or UTF-32, or is packed, the message has a command. That command, exactly
-# as printed, makes a valid config.
+# A config may begin with a byte-order mark, be UTF-16 or UTF-32, or be compressed. The program refuses it and prints a
+# command. That command, typed as printed, makes a valid config.
 mkdir "$WORK/it's mine"; named=$WORK/it\'s\ mine/run.json
 cd "$WORK" || exit 1
 formed() {
@@ -33,7 +33,7 @@ head -c 5000 "$shard" > "$WORK/short.bin"
 expect "truncated shard" exits 65 'short.bin' train data.train="$WORK/short.bin"
 { head -c 1024 "$shard"; printf '\xff\xff'; tail -c +1027 "$shard"; } > "$WORK/foreign.bin"
 expect "token outside the vocabulary" exits 65 'foreign.bin.*65535' train data.train="$WORK/foreign.bin"
-for ranks in 1 2; do # a data file is cut while training; nothing is lost, whichever rank notices it first
+for ranks in 1 2; do # A data file is cut while a run trains. The run ends with 74 and loses nothing, whichever rank notices the cut first.
     cp "$shard" "$WORK/gone.bin"
     ( train_ranks $ranks data.train="$WORK/gone.bin" run.dir="$WORK/gone$ranks" run.steps=1000000 schedule.name=constant eval.every=0 checkpoint.every=5 checkpoint.keep=2 > /dev/null 2> "$WORK/err" ) & job=$!
     await_step "$WORK/gone$ranks"; sleep 0.5
@@ -45,7 +45,7 @@ done
 printf 'hello' > "$WORK/odd.bin"
 expect "foreign file" exits 65 'odd.bin' train data.train="$WORK/odd.bin"
 ( cd "$WORK"; tar -cf a.tar text.txt; printf 'SQLite format 3\0abcd' > a.sqlite )
-for name in a.tar a.sqlite; do # files of other programs, which without a header could look like tokens
+for name in a.tar a.sqlite; do # files of other programs; tokens may be in files without a header, so these could be mistaken for tokens
     expect "$name is no token file, by name" exits 65 "$name is not a file of tokens but a" train data.train="$WORK/$name" model.vocab_size=65536
 done
 expect "one file twice" exits 65 'twice' train data.train="[\"$shard\",\"$shard\"]"
@@ -66,8 +66,8 @@ expect "a folder in use, run.resume=must" exits 73 "$WORK/busy" train run.dir="$
 expect "a folder in use, run.resume=never" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=never
 strike KILL $pid; wait $pid 2>/dev/null
 
-# foreign NAME PATH CONTENT: puts a file of another program at the name of a file that a run writes. Nothing in the
-# folder may change, and the folder that the message proposes must be free.
+# foreign NAME PATH CONTENT: puts a file of another program into a run folder, under a name that a run writes. The
+# program must refuse the folder, change nothing in it, and propose a folder that does not exist yet.
 foreign() { # NAME PATH CONTENT
     rm -rf "$WORK/foreign" "$WORK/foreign-2"; mkdir -p "$(dirname "$WORK/foreign/$2")"; printf '%s' "$3" > "$WORK/foreign/$2"; echo kept > "$WORK/foreign/slurm-12.out"
     local was; was=$(find "$WORK/foreign" -type f -exec cksum {} + | sort)
@@ -108,9 +108,9 @@ train run.dir="$WORK/seeds" run.steps=1 run.seed=9007199254740991 > /dev/null
 expect "a seed that is another by one" exits 64 'run.seed .*9007199254740990, .*9007199254740991' train run.dir="$WORK/seeds" run.steps=2 run.seed=9007199254740990
 expect "standard files that are closed are not those of the run" quiet bash -c "'$TRAIN' '$WORK/tiny.json' run.dir='$WORK/closed' <&- >&- 2>&-"
 expect "which it keeps to itself" [ "$(grep -cv '^{"kind":"' "$WORK/closed/metrics.jsonl")" -eq 0 ]
-# With a closed output, a file that the run opens could get its descriptor number, and the log's text. as_with_open
-# FOLDER OPEN: checks that each file in FOLDER equals that in OPEN, of a run of the same steps with its outputs open. No
-# line may be in log.txt twice.
+# as_with_open FOLDER OPEN: compares the files of a run in FOLDER, whose standard files were closed, with those of a run
+# in OPEN whose standard files were open. They must be equal except for times. If descriptor 1 or 2 is closed, a file
+# that the run opens could get that number, and then what is printed to the terminal. No line may be in log.txt twice.
 as_with_open() {
     local name
     cmp <(cd "$1" && find . -type f ! -path './tb/*' | sort) <(cd "$2" && find . -type f ! -path './tb/*' | sort) || return 1
@@ -118,7 +118,8 @@ as_with_open() {
         case $name in
             */log.txt) [ -z "$(sort "$1/$name" | uniq -d)" ] || { echo "$name: a line is there twice"; return 1; } ;;
             */metrics.jsonl | */state.json | */loss.svg | ./config.json | */lock)
-                [ "$(wc -l < "$1/$name")" = "$(wc -l < "$2/$name")" ] || { echo "$name: another number of lines"; return 1; } ;; # times differ
+                # files that contain times: only the number of lines is compared
+                [ "$(wc -l < "$1/$name")" = "$(wc -l < "$2/$name")" ] || { echo "$name: another number of lines"; return 1; } ;;
             *) cmp "$1/$name" "$2/$name" || return 1 ;;
         esac
     done < <(cd "$1" && find . -type f ! -path './tb/*')

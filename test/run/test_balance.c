@@ -21,20 +21,21 @@ static void shares_follow_speed(void **state) {
     (void)state;
     expect_shares(2, (double[]){10, 10}, (int64_t[]){4, 4}, (int64_t[]){4, 4}, 0);
     expect_shares(2, (double[]){10, 30}, (int64_t[]){4, 4}, (int64_t[]){6, 2}, 1);
-    /* both ranks take equal time, so the shares stay */
+    /* both ranks need equal time for their unequal shares, so nothing changes */
     expect_shares(2, (double[]){15, 15}, (int64_t[]){6, 2}, (int64_t[]){6, 2}, 0);
-    /* both ranks are equally fast now, so the shares become equal again */
+    /* each micro-batch takes 5 ms on both ranks, so the shares become equal */
     expect_shares(2, (double[]){30, 10}, (int64_t[]){6, 2}, (int64_t[]){4, 4}, 1);
     /* each rank keeps at least one micro-batch, however slow it is */
     expect_shares(3, (double[]){10, 10, 1000}, (int64_t[]){2, 2, 2}, (int64_t[]){3, 2, 1}, 1);
-    /* the gain would be too small for a change */
+    /* unchanged, because other shares would save too little time */
     expect_shares(2, (double[]){10, 10.3}, (int64_t[]){8, 8}, (int64_t[]){8, 8}, 0);
     expect_shares(4, (double[]){8, 8, 8, 16}, (int64_t[]){8, 8, 8, 8}, (int64_t[]){10, 9, 9, 4}, 1);
     expect_shares(2, (double[]){0, 0}, (int64_t[]){3, 3}, (int64_t[]){3, 3}, 0);
     expect_shares(1, (double[]){5}, (int64_t[]){7}, (int64_t[]){7}, 0);
 }
 
-/* Compares the result with all possible shares: none has a shorter time of the slowest rank. */
+/* Tries all ways to divide 9 micro-batches among 3 ranks. None is faster, by the time of its slowest rank, than the one
+ * that balance_shares chose, up to BALANCE_GAIN. */
 static void no_other_shares_are_faster(void **state) {
     (void)state;
     for (int a = 1; a <= 9; a++)

@@ -7,7 +7,7 @@ cd "$WORK" || exit 1
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "%d and %d are %d\n", i % 17, i % 23, i % 17 + i % 23 }' > sums.txt
 "$TRAIN" tokenize sums.txt out=sums val=0 > /dev/null || exit 1
 head -c 1041 sums.txt > few.txt && "$TRAIN" tokenize few.txt out=few val=0 > /dev/null # 26 samples of 40 tokens
-head -c 30 sums.txt > none.txt && "$TRAIN" tokenize none.txt out=none val=0 > /dev/null # not one
+head -c 30 sums.txt > none.txt && "$TRAIN" tokenize none.txt out=none val=0 > /dev/null # too little for a sample
 source_of() { echo "{\"path\": \"$1/train_*.bin\", \"weight\": $2${3:+, \"until_tokens\": $3}}"; }
 blend="data.train=[$(source_of data 0.7), $(source_of few 0.3)]"
 small() { train eval.every=0 "$@"; }
@@ -46,8 +46,8 @@ expect "an empty source, 65" exits 65 'the source "none/train_\*.bin" is too sho
     small run.dir=bad "data.train=[$(source_of data 0.7), $(source_of none 0.3)]"
 expect "a missing source, 65" exits 65 '"gone/train_\*.bin" names no file' small run.dir=bad "data.train=[$(source_of data 0.7), $(source_of gone 0.3)]"
 
-# One island (training job of a server) alone trains on the samples in their global order, so its counts equal those of
-# an ordinary run.
+# A single island (a job that trains through a server) gets the samples in their global order, so its token counts of
+# the sources equal those of an ordinary run.
 outer() { echo "outer.server=127.0.0.1:$PORT outer.every=4 eval.every=0"; }
 "$TRAIN" serve tiny.json run.dir=served $(outer) "$blend" > served.out 2>&1 & server=$!
 says served.out '^serving '

@@ -18,8 +18,8 @@ expect "a step takes no days" [ "$(values "$WORK/one" train ms | awk '$1 < 0 || 
 jumping "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/limit" run.steps=1000000 run.max_minutes=0.03 checkpoint.every=0 eval.every=0 > /dev/null
 expect "run.max_minutes counts minutes that pass: exit 75" [ $? -eq 75 ]
 
-# Simulates a run on another host with a recent lock. It must not count as silent when the watching machine's clock
-# jumps between two looks.
+# Makes the lock of a run look like that of another host that is still running. `watch` must not call that run silent
+# when this machine's clock jumps between two looks.
 tiny run.dir="$WORK/away" run.steps=1000000 checkpoint.every=0 eval.every=0 > /dev/null & job=$!
 await_step "$WORK/away"; cp -r "$WORK/away" "$WORK/other"; kill $job; wait $job
 sed -i 's/^host .*/host elsewhere/' "$WORK/other/lock"

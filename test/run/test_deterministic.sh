@@ -19,8 +19,8 @@ alike() { # alike NAME RANKS THREADS [KEY=VALUE...]: trains, and compares with t
     rm -rf "$WORK/other"
 }
 
-# A step has 12 micro-batches, which is not a power of two. The last bucket has 128 elements, so the ranks from number 2
-# on have only padding of it.
+# A step has 12 micro-batches, which is not a power of two. The last bucket of parameters has only 128 elements, so from
+# rank 2 on the ranks own only padding of it.
 train parallel.deterministic=true run.dir="$WORK/1" > /dev/null
 alike "1 rank, 3 threads" 1 3
 alike "2 ranks, 2 threads" 2 2
@@ -36,7 +36,8 @@ train parallel.deterministic=true run.dir="$WORK/1" precision=bf16 batch.micro_b
 alike "bf16, 3 ranks, 2 threads, two sequences a micro-batch" 3 2 precision=bf16 batch.micro_batch=2
 expect "plan counts the buffers" grep -q "gradients, .*3 buffers" <("$TRAIN" plan "$WORK/tiny.json" parallel.deterministic=true)
 
-# 16 of the 64 pairs of numbers of ranks. Each number from 1 to 8 that divides the micro-batches saves and resumes.
+# Tests pairs of a number of ranks that saves and one that resumes: 16 of the 64 pairs that `make soak` tests. Each
+# number from 1 to 8 that divides the 24 micro-batches saves and resumes.
 rm -rf "$WORK/1" "$WORK/plain"
 PAIRS_LEAVES=24 # the number of micro-batches, which 1, 2, 3, 4, 6 and 8 divide
 . test/run/lib/pairs.sh

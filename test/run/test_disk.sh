@@ -64,7 +64,8 @@ expect "at step 0" [ ! -e "$WORK/limit/metrics.jsonl" ]
 expect "a folder below a file is refused" exits 74 "/dev/null/run: cannot create" train run.dir=/dev/null/run
 if unshare -m true 2> /dev/null; then
     mkdir -p "$WORK/mount"
-    # on OPTIONS COMMAND...: runs the command with a new file system in memory, mounted with OPTIONS on $WORK/mount
+    # on OPTIONS COMMAND...: runs the command while a new file system in memory is mounted on $WORK/mount. OPTIONS are
+    # those of mount, such as size=1m.
     on() { local options=$1; shift; unshare -m bash -c 'options=$1; shift; mount -t tmpfs -o "$options" none "$0/mount" && . test/run/lib/tiny.sh && "$@"' "$WORK" "$options" "$@"; }
     expect "a file system without room for three checkpoints is refused" \
         on size=1m exits 74 "[01].[0-9] MiB free, .* [0-9.]+ MiB .* 3 checkpoints of 0.[0-9] MiB .checkpoint.keep = 2," \
@@ -77,7 +78,7 @@ fi
 # --- a user who removes files while the run works: nothing of it is lost, and the log is whole at its end
 long=(run.steps=120 checkpoint.every=10 checkpoint.keep=3 eval.every=0 log.tensorboard=false)
 quiet train "${long[@]}" run.dir="$WORK/kept"
-removes() { # removes NAME FILE...: removes files of a run after its first checkpoint; the run is stopped meanwhile
+removes() { # removes NAME FILE...: stops a run after its second checkpoint, removes files of its folder, and lets it run to its end
     local name=$1; shift
     (exec "$TRAIN" "$WORK/tiny.json" "${long[@]}" run.dir="$WORK/$name" > "$WORK/out" 2> "$WORK/err") & job=$!
     for _ in $(seq 3000); do [ -e "$WORK/$name/checkpoints/step_00000020" ] && break; sleep 0.02; done

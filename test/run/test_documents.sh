@@ -45,8 +45,8 @@ is_near() { echo "$1" > "$WORK/.a"; echo "$2" > "$WORK/.b"; near "$WORK/.a" "$WO
 expect "eval: the loss of the run's last evaluation" is_near "$(verb "$WORK/LLAMA")" "$(last_eval LLAMA)"
 expect "eval: gpt2's, too" is_near "$(verb "$WORK/GPT2")" "$(last_eval GPT2)"
 
-# Texts of bytes have no end-of-text token. By default nothing is masked, and a config that requests the mask is
-# refused.
+# A tokenizer of bytes has no end-of-text token, so documents cannot be told apart. By default nothing is masked, and a
+# config that sets data.document_mask is refused.
 BYTES="model.arch=llama model.n_embd=64 model.n_head=4 model.n_inner=96 $SHORT"
 expect "bytes" heard train $BYTES run.dir="$WORK/bytes"
 expect "bytes: without the mask" heard train $BYTES data.document_mask=false run.dir="$WORK/bytes0"

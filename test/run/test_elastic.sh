@@ -13,7 +13,8 @@ expect "no config: 64" exits 64 'elastic.sh: no config: ' scripts/elastic.sh
 expect "an unknown key: 64" exits 64 'model\.n_layers' elastic model.n_layers=3
 expect "np= that is no number: 64" exits 64 'np=x ' elastic np=x
 expect "a hosts file that is not there: 64" exits 64 "hosts=$WORK/none" elastic hosts="$WORK/none"
-# Each bad line of a hosts file is refused with its number and what to write, before any host is asked.
+# Each bad line of a hosts file is refused before any host is contacted. The message has the number of the line and says
+# what to write.
 for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2" "fe80::2" "\[::1\]:2" "::1 slots=2" "me@nodeB slots=2" "nodeA slots=2 port=22" "nodeA:2 slots=2" "nodeA max_slots=0" "nodeA:99999" "\[gpus\]"; do
     { echo '# a comment'; echo "${line//\\/}"; } > "$WORK/bad"
     expect "a line of hosts, \"$line\": 64" exits 64 "$WORK/bad: line 2, \"$line\": .*(expected|not supported)" env AGENT=false scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/bad"
@@ -29,7 +30,8 @@ expect "a file in UTF-16: 64, and one line" exits 64 "$WORK/bad is no UTF-8 text
 expect "  and nothing of the shell" quiet [ "$(grep -vc '^elastic.sh: no start' "$WORK/err")" = 0 ]
 mkdir "$WORK/odd"; echo '{"model": ' > "$WORK/odd/tokenizer.json"; echo '[]' > "$WORK/odd/tokens.json"
 expect "nothing is looked for beside data that are not given" quiet eval "(cd '$WORK/odd' && '$TRAIN' check '$WORK/tiny.json' data.train=- data.val= sample.every=2 sample.prompt=a data.document_mask=true model.vocab_size=300)"
-# The file lists two slots, in any form that is allowed. Three pipeline stages therefore lack a rank.
+# Each of these hosts files lists two slots, in one of the allowed forms. The config needs three pipeline stages, so the
+# script refuses to start.
 for text in 'localhost slots=2\r\n' '\357\273\277localhost slots=2\n' 'localhost slots = 2 max_slots=4\n' 'localhost slots=2 max-slots=8 # big\n' 'localhost:1\r\n\r\nlocalhost\r\n'; do
     printf "$text" > "$WORK/slots"
     expect "a hosts file, ${text@Q}" exits 64 'no start: .*pipeline \(3\): start 3' elastic hosts="$WORK/slots" parallel.pipeline=3 model.n_layer=3
@@ -61,8 +63,8 @@ esac
 STAND_IN
 chmod +x "$WORK/bin/mpirun"
 export ENDS=$WORK/ends
-# ends_with STATUS STARTS END...: runs the script on a new run, whose starts end with each END in turn. Checks the exit
-# code and the number of starts.
+# ends_with STATUS STARTS END...: runs the script on a new run. Its first start of mpirun ends as the first END says,
+# the second as the second, and so on. Checks the script's exit code and the number of starts.
 ends_with() {
     local status=$1 starts=$2 got; shift 2
     rm -rf "$run"; printf '%s\n' "$@" > "$ENDS"
@@ -109,7 +111,8 @@ rm "$WORK/two"
 WATCH=0.1 words="hosts=$WORK/discover" expect "a loss instead: again, and nobody is asked to stop" ends_with 0 2 "stop 137" 0
 expect "nor is the file left" [ ! -e "$run/STOP" ]
 
-# In a SLURM job the hosts are the job's nodes with their tasks. The second node does not answer to srun.
+# In a SLURM job the script starts ranks on the nodes of the job, one for each task. The second node does not answer, so
+# it is left out.
 printf '#!/bin/sh\nprintf "n%%s\\n" 1 2 3 4\n' > "$WORK/bin/scontrol"; printf '#!/bin/sh\ncase "$*" in *" n2 true") exit 1 ;; esac\n' > "$WORK/bin/srun"
 chmod +x "$WORK"/bin/*
 export SLURM_JOB_NODELIST='n[1-4]' SLURM_TASKS_PER_NODE='2,1(x2),3'
@@ -118,7 +121,8 @@ expect "the one that does not answer is named, with the command that asked it" g
 expect "with a rank for each task" [ "$(tr '\n' ' ' < "$run/hostfile")" = "n1 slots=2 n3 slots=1 n4 slots=3 " ]
 unset SLURM_JOB_NODELIST SLURM_TASKS_PER_NODE
 
-# exec_elastic: replaces the shell by the script, so that a job in the background is the script itself.
+# exec_elastic BIN KEY=VALUE...: replaces the shell by the script, with BIN first in PATH, so that a signal to the job
+# in the background reaches the script itself.
 exec_elastic() { export PATH=$1:$PATH; shift; exec scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" "$@"; }
 signalled() { # SIGNAL STATUS END
     rm -rf "$run"; echo "$3" > "$ENDS"
@@ -163,7 +167,7 @@ run=$WORK/changing
 printf '%s\n' nodeA nodeB:1 "nodeC slots=1" "nodeD # the one that goes" > "$WORK/hosts"
 begins exec_elastic "$WORK" $endless checkpoint.every=5 hosts="$WORK/hosts"
 await_step_beyond "$run" 12
-await '^saved .*/step_00000010 ' # it is written while steps go on
+await '^saved .*/step_00000010 ' # waits for the checkpoint of step 10, which is written while later steps run
 expect "a rank for each host of the file" grep -q '^elastic.sh: 4 ranks on nodeA nodeB nodeC nodeD$' "$WORK/out"
 touch "$WORK/down/nodeD"; killed=$EPOCHREALTIME
 strike KILL $(pgrep -f "^$TRAIN $WORK/tiny.json run.dir=$run" | tail -n 1)

@@ -24,7 +24,8 @@ like tight run 2 parallel.expert=2 moe.capacity=0.2 memory.recompute=light run.v
 expect "little room: metrics say the rounds" [ "$(rounds tight)" -ge 5 ]
 expect "room enough: metrics say none" [ "$(grep -c expert_rounds "$WORK/divided/metrics.jsonl")" -eq 0 ]
 
-# Checkpoint files equal those of one rank, and a run on any grid of ranks resumes them.
+# Checkpoints of experts that are divided among ranks have the same files as those of one rank. Any number of ranks
+# resumes them.
 mine run.dir="$WORK/first" run.stop_step=6 > /dev/null 2>&1
 like first run 2 parallel.expert=2
 ranks 4 run.dir="$WORK/second" parallel.expert=4 moe.capacity=0.5 run.stop_step=6 > /dev/null 2>&1

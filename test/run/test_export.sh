@@ -20,8 +20,8 @@ expect "config.json says the type, by both names" [ "$(grep -cE '"(torch_)?dtype
 expect "weights to start from: the same first loss" [ "$(first_loss plain)" = "$(cat "$WORK/wanted")" ]
 expect "sample takes the folder" cmp <("$TRAIN" sample "$WORK/plain" prompt="the" tokens=16) <("$TRAIN" sample "$WORK/run" prompt="the" tokens=16)
 
-# An export with shard_bytes is written in several files, with an index.
-expect "export in several files" quiet export_to shards/deep shard_bytes=60000 # of which no tensor has more
+# An export with shard_bytes is written in several files, with an index. The limit is more than any single tensor has.
+expect "export in several files" quiet export_to shards/deep shard_bytes=60000
 expect "none is over the limit but for its header" [ "$(find "$WORK/shards/deep" -name 'model-*.safetensors' -size +61k | wc -l)" = 0 ]
 count=$(find "$WORK/shards/deep" -name 'model-*.safetensors' | wc -l)
 expect "their names count them" [ "$count" -gt 2 -a -e "$WORK/shards/deep/model-00001-of-0000$count.safetensors" -a ! -e "$WORK/shards/deep/model.safetensors" ]
@@ -47,7 +47,7 @@ def tensors(folder):
         assert header.pop("__metadata__") == {"format": "pt"}
         found.update({name: (t["dtype"], t["shape"], data[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]) for name, t in header.items()})
     return found
-def bf16(bits):  # returns the nearest bf16 value; at a tie the one that is even
+def bf16(bits):  # returns the nearest bf16 value of the bits of an fp32 number; at a tie the one whose last bit is 0
     low, rest = bits >> 16, bits & 0xffff
     return low + (rest > 0x8000 or (rest == 0x8000 and low & 1))
 def words(data, code): return struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data)
@@ -69,7 +69,7 @@ python3 - "$WORK" <<'PY'
 import struct, sys
 path = sys.argv[1] + "/plain/model.safetensors"
 data = bytearray(open(path, "rb").read())
-data[-4:] = struct.pack("<f", -70000)  # of ln_f.bias
+data[-4:] = struct.pack("<f", -70000)  # changes the last element of ln_f.bias to a number too large for fp16
 open(sys.argv[1] + "/huge.safetensors", "wb").write(data)
 PY
 train run.dir="$WORK/huge" run.steps=1 optimizer.learning_rate=0 model.init_from="$WORK/huge.safetensors" > /dev/null

@@ -28,8 +28,8 @@ done
 fp8 run.dir="$WORK/block" parallel.deterministic=true memory.recompute=block > /dev/null
 expect "block recompute: the same bits" same_weights "$WORK/block" "$WORK/1" step_00000012
 expect "block recompute: the same counts" cmp <(counts "$WORK/block") <(counts "$WORK/1")
-# With 32 rows the operation before a product writes 8 bits directly. With 40 rows its output is converted. Each value
-# of memory.recompute writes the 8 bits again.
+# With 32 rows (tokens of a micro-batch) the operation before a matrix product writes fp8 directly. With 40 rows it
+# writes bf16, which is then converted. With memory.recompute the fp8 values are computed again.
 ROWS="batch.seq_len=32 batch.global_tokens=192 eval.tokens=320 run.steps=6 parallel.deterministic=true"
 for arch in gpt2 llama; do
     [ $arch = llama ] && ROWS+=" model.arch=llama model.n_inner=96"
@@ -50,10 +50,12 @@ rm -r "$WORK/2/checkpoints/step_00000012"
 fp8_ranks 3 run.dir="$WORK/2" parallel.deterministic=true > /dev/null
 expect "three processes do: the same bits" same_weights "$WORK/2" "$WORK/1" step_00000012
 
-# A step that is skipped leaves no maxima in the history from which scales are computed.
+# Scales of fp8 follow from the largest values of earlier steps. A step that is skipped must not add its own to this
+# history.
 TRAIN_GPT_FAIL="guard.gradient@3:nan;guard.gradient@4:nan" "$FAILING" "$WORK/tiny.json" $SMALL run.dir="$WORK/skip" run.on_nonfinite=skip > /dev/null 2>&1
 expect "a step that is left out" [ "$(steps_known "$WORK/skip" step_00000006)" = 5 ]
-# A resume from another precision begins with an empty history of maxima, like a first step.
+# fp8 computes its scales from the largest values of earlier steps. A run that continues from a bf16 checkpoint begins
+# with an empty history of them.
 train $SMALL precision=bf16 run.dir="$WORK/from" run.steps=6 > /dev/null
 fp8 run.dir="$WORK/from" > /dev/null 2>&1
 expect "on from bf16's checkpoint" [ "$(steps_known "$WORK/from" step_00000012)" = 6 ]

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Checkpoints that earlier versions of the program wrote, in test/golden/VERSION[-KIND]/. Each is verified and resumed,
 # and continues with the losses of its own run. A new version of the format gets a new folder; old folders are never
-# changed. A folder with server/ and island/ holds a run with islands: the server's checkpoint and an island's.
+# changed. A folder with server/ and island/ has the checkpoints of a server and of an island (a training job of that
+# server).
 . "$(dirname "$0")/lib/tiny.sh"
-# resumes NAME RUN GOLDEN-RUN COMMAND...: checks that the command resumes RUN at step 4, with the losses in GOLDEN-RUN's
-# metrics
+# resumes NAME RUN GOLDEN-RUN COMMAND...: checks that the command resumes RUN at step 4. The losses from there on must
+# equal those in the metrics of GOLDEN-RUN.
 resumes() {
     local name=$1 run=$2 golden=$3 before; shift 3
     before=$(cat "$run"/checkpoints/step_00000004/* | cksum)

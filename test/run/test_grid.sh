@@ -3,8 +3,9 @@
 GRID="model.n_layer=5 run.steps=8 checkpoint.every=4 eval.every=4 sample.every=4 sample.tokens=3"
 
 for precision in fp32 bf16; do train $GRID run.dir="$WORK/$precision" precision=$precision > /dev/null; done
-# allowed PRECISION [FP32]: prints the allowed relative difference of losses. A loss is a mean over 480 tokens. The
-# order of sums changes it by some 1e-8; in bf16, rounded weights change it by 1e-5.
+# allowed PRECISION [FP32]: prints the allowed relative difference of losses between grids: FP32 for fp32, 2e-3 for
+# bf16. A loss is a mean over 480 tokens. Another order of sums changes it by some 1e-8 in fp32, and rounded weights by
+# 1e-5 in bf16.
 allowed() { [ "$1" = fp32 ] && echo "${2:-2e-6}" || echo 2e-3; }
 grid() { # NAME RANKS PRECISION KEY=VALUE...
     local name=$1 ranks=$2 precision=$3; shift 3
@@ -13,8 +14,8 @@ grid() { # NAME RANKS PRECISION KEY=VALUE...
     expect "$name: its gradient norms" same_norms "$WORK/$name" "$WORK/$precision" "$(allowed $precision 5e-6)"
     expect "$name: its held-out losses" same_evals "$WORK/$name" "$WORK/$precision" "$(allowed $precision)"
 }
-# sent_as_planned NAME RANKS KEY=VALUE...: checks that the bytes a rank sent in each step, by the metrics, equal those
-# of the plan.
+# sent_as_planned NAME RANKS KEY=VALUE...: checks that in each step of run NAME a rank sent as many bytes as plan
+# computes, by axis of the grid.
 sent_as_planned() { # NAME RANKS KEY=VALUE...
     local name=$1 ranks=$2 planned; shift 2
     planned=$("$TRAIN" plan "$WORK/tiny.json" $GRID ranks=$ranks "$@" | sed -nE 's/^exchange .*: shard ([0-9]+) bytes, replica ([0-9]+)$/"shard":\1,"replica":\2/p')
@@ -39,7 +40,7 @@ expect "hybrid: bytes as planned" sent_as_planned hybrid 4 precision=bf16 parall
 expect "all_copies: bytes as planned" sent_as_planned all_copies 4 precision=fp32 parallel.zero_stage=2 parallel.replicas=4
 expect "a plain run's lines have no bytes" [ "$(grep -c sent "$WORK/fp32/metrics.jsonl")" -eq 0 ]
 
-# With one micro-batch on each rank all ZeRO stages add the same numbers in the same order.
+# With one micro-batch on each rank, ZeRO 1 to 3 add the same numbers in the same order, so the weights have equal bits.
 one() { train_ranks 3 $GRID run.dir="$WORK/one$1" batch.micro_batch=4 parallel.zero_stage=$1 > /dev/null; }
 for stage in 1 2 3; do one $stage; done
 expect "one micro-batch: ZeRO-2 has the bits of ZeRO-1" same_weights "$WORK/one1" "$WORK/one2" step_00000008
@@ -62,16 +63,16 @@ rm -r "$WORK/hybrid/checkpoints/step_00000008"; cp -r "$WORK/hybrid" "$WORK/agai
 for name in hybrid again; do train_ranks 4 $GRID run.dir="$WORK/$name" precision=bf16 parallel.zero_stage=3 parallel.replicas=2 > /dev/null; done
 expect "the same grid: the same bits" same_weights "$WORK/hybrid" "$WORK/again" step_00000008
 
-# Flips a bit of an optimizer moment, or with ZeRO-3 of a shard of a weight, in one of two replicas. The replicas then
-# differ, and nothing is saved.
+# Flips a bit of an optimizer moment in one of two replicas. Replicas must be equal, so the save fails, and the message
+# names the ranks that differ.
 for what in guard.m guard.v; do
     TRAIN=$FAILING TRAIN_GPT_FAIL="$what@2:flip,rank=1" expect "$what flips in one of two copies: exit 76, both ranks are named" \
         exits 76 "moments of step 4 .*: .*rank 1 \(.* and rank 3 \(.* differ" train_ranks 4 $GRID run.dir="$WORK/$what" parallel.zero_stage=3 parallel.replicas=2
     expect "$what: nothing is saved" [ -z "$(ls "$WORK/$what/checkpoints" | grep -v tmp)" ]
 done
 
-# The whole program on every axis of the grid, and with some axes together, on at most 8 ranks. test/model/ranks_grid.c
-# tests all pairs of axes. LONG has sequences that context ranks can divide.
+# Trains on each axis of the grid, and on some axes together, with at most 8 ranks. test/model/ranks_grid.c tests all
+# pairs of axes. SHORT has sequences of 24 tokens, LONG of 512, which context ranks can divide.
 SHAPE="model.n_layer=6 model.n_head=4 model.n_embd=32 run.steps=4 checkpoint.every=2 eval.every=2 sample.every=4 sample.tokens=3"
 SHORT="$SHAPE model.n_positions=24 batch.seq_len=24 batch.micro_batch=2 batch.global_tokens=384 eval.tokens=96"
 LONG="$SHAPE model.n_positions=512 batch.seq_len=512 batch.global_tokens=2048 eval.tokens=1024 model.n_layer=4"
@@ -79,18 +80,19 @@ for precision in fp32 bf16; do
     train $SHORT run.dir="$WORK/short_$precision" precision=$precision > "$WORK/short_$precision.out"
     train $LONG run.dir="$WORK/long_$precision" precision=$precision > /dev/null
 done
-# of_grid short|long RANKS PRECISION KEY=VALUE...: starts a run on that grid, two runs at a time. check_grids checks all
-# of them afterwards.
+# of_grid short|long RANKS PRECISION KEY=VALUE...: starts a run on this grid in the background, at most two at a time.
+# check_grids waits for all of them and checks them.
 GRIDS=()
 name_of() { echo "$*" | sed 's/parallel\.//g; s/memory\.//g; s/ /./g'; }
 of_grid() {
     local size=$1 ranks=$2 precision=$3 name=$(name_of "$@") shape=$LONG; GRIDS+=("$*"); shift 3
     [ $size = short ] && shape=$SHORT
     while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
-    mkdir "$WORK/t${#GRIDS[@]}" # of the launcher: two that begin at once in one folder can fail to start
+    # a folder for temporary files of this mpirun: two that start at once in one folder can fail
+    mkdir "$WORK/t${#GRIDS[@]}"
     { TMPDIR=$WORK/t${#GRIDS[@]} train_ranks $ranks $shape run.dir="$WORK/$name" precision=$precision "$@" > "$WORK/$name.out" 2>&1; echo $? > "$WORK/$name.status"; } &
 }
-check_grids() { # check_grids: checks that each run has the numbers of one rank, and sent the bytes of the plan
+check_grids() { # check_grids: checks that each run of of_grid has the losses and norms of one rank, and sent the bytes that plan computes
     local grid name size ranks precision shape
     wait
     for grid in "${GRIDS[@]}"; do
@@ -102,8 +104,8 @@ check_grids() { # check_grids: checks that each run has the numbers of one rank,
     done
 }
 same_numbers() { same_losses "$1" "$2" "$(allowed $3)" && same_norms "$1" "$2" "$(allowed $3 5e-6)" && same_evals "$1" "$2" "$(allowed $3)"; }
-# sent_by_axis: turns the plan's line "exchange ... : tensor 1 bytes, shard 2, replica 0" into the form of the metrics,
-# "sent":{"tensor":1,...}.
+# sent_by_axis DIR RANKS KEY=VALUE...: checks that the bytes a rank sent in each step, by "sent":{"tensor":1,...} in the
+# metrics, equal those in the line "exchange ..." of plan.
 sent_by_axis() {
     local dir=$1 ranks=$2; shift 2
     "$TRAIN" plan "$WORK/tiny.json" ranks=$ranks "$@" | sed -nE 's/^exchange [^:]*: //p' | sed 's/ bytes//; s/, /\n/g' | awk '$2 > 0' | sort > "$WORK/.planned"
@@ -120,7 +122,7 @@ of_grid short 4 fp32 parallel.pipeline=2 parallel.interleave=2 parallel.zero_sta
 of_grid short 4 bf16 parallel.pipeline=2 parallel.zero_stage=2 parallel.comm=mpi
 of_grid short 8 fp32 parallel.tensor=2 parallel.pipeline=2 parallel.replicas=2 parallel.zero_stage=2
 of_grid long 8 bf16 parallel.context=2 parallel.tensor=2 parallel.pipeline=2 parallel.interleave=2
-if [ -n "${ALL_GRIDS:-}" ]; then # make soak
+if [ -n "${ALL_GRIDS:-}" ]; then # set by `make soak`
     of_grid short 4 fp32 parallel.tensor=4 parallel.zero_stage=0
     of_grid long 4 bf16 parallel.context=4 parallel.zero_stage=2
     of_grid long 4 fp32 parallel.context=2 parallel.tensor=2 parallel.zero_stage=3
@@ -133,9 +135,9 @@ if [ -n "${ALL_GRIDS:-}" ]; then # make soak
 fi
 check_grids
 
-# Results with equal bits on any grid. The first weights depend only on the order of parameters in files. A pipeline
-# changes only the order of sums in the tied embedding's gradient, so the first loss keeps its bits. Every stage samples
-# the same text.
+# Results that have equal bits on any grid. The first weights depend only on the order of the parameters in files. A
+# pipeline changes only the order of sums in the gradient of the tied embedding, so the loss of the first step is equal.
+# All grids sample an equal text.
 first_weights() { local name=$1 ranks=$2; shift 2; train_ranks $ranks $SHORT run.dir="$WORK/first.$name" run.steps=1 optimizer.learning_rate=0 checkpoint.every=1 eval.every=0 sample.every=0 precision=fp32 "$@" > /dev/null; }
 first_weights one 1
 for grid in "t2p2 4 parallel.tensor=2 parallel.pipeline=2" "t4z3 8 parallel.tensor=4 parallel.zero_stage=3" "p3v2 3 parallel.pipeline=3 parallel.interleave=2 batch.global_tokens=432"; do
@@ -166,7 +168,7 @@ ordered() { local name=$1 ranks=$2; shift 2; train_ranks $ranks $SHORT run.dir="
 ordered p2 2 parallel.pipeline=2; ordered p2d2 4 parallel.pipeline=2; ordered p3 3 parallel.pipeline=3
 for name in p2d2 p3; do expect "ordered sums: $name has the bits of two stages" same_weights "$WORK/ordered.p2" "$WORK/ordered.$name" step_00000004; done
 
-# A model that needs a grid for training can also be sampled on a grid.
+# A model that was trained on a grid of ranks can also be sampled on a grid.
 sampled() { local ranks=$1; shift; run_ranks $ranks "$TRAIN" sample "$WORK/long_fp32" prompt="the quick" tokens=20 "$@"; }
 one=$("$TRAIN" sample "$WORK/long_fp32" prompt="the quick" tokens=20)
 for grid in "2 parallel.tensor=2" "4 parallel.tensor=2 parallel.pipeline=2" "4 parallel.context=2 parallel.pipeline=2"; do

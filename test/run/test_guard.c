@@ -60,7 +60,7 @@ static double falling(int64_t step, double noise) {
 
 typedef struct { int64_t at; double loss; StepJudgement due; } Special;
 
-/* Losses of some steps, and how the guard must judge them. All other of the 400 steps are fine. */
+/* Losses of some of 400 steps, and how the guard must judge each. Every other step has an ordinary loss and is fine. */
 static const Special specials[] = {
     /* judged fine, because there are too few losses yet */
     {3, 50.0, STEP_FINE}, {20, 9.0, STEP_FINE},
@@ -78,7 +78,7 @@ static double series(int64_t step, StepJudgement *due) {
     return falling(step, 0.03);
 }
 
-/* Returns a guard as a checkpoint stores it: converted to the text of a manifest and back. */
+/* Returns the guard as a resume restores it: written into the manifest of a checkpoint and read back. */
 static Guard resumed(const Guard *g) {
     cJSON        *config = cJSON_Parse("{}");
     ManifestExtent   run = {0, 9, 1};
@@ -110,7 +110,7 @@ static void test_series(void **state) {
     (void)state;
     Config c = config_of(ON_TROUBLE_SKIP, ON_TROUBLE_WARN);
     c.run.max_skips = 1000;
-    /* a guard that is stopped and resumed after every seventh step must judge like the unbroken one */
+    /* `broken` is saved and resumed after every seventh step; it must judge and act like `whole` */
     Guard whole = {0}, broken = {0};
     for (int64_t step = 0; step < 400; step++) {
         StepJudgement due, judged = guard_judge(&whole, &c, step, series(step, &due), 1.0);
@@ -126,7 +126,7 @@ static void test_series(void **state) {
     assert_int_equal(guard_judge(&whole, &c, 400, 1e30, 1.0), STEP_FINE);
 }
 
-/* Training without a fault raises no alarm in 100,000 steps, at each level of noise. */
+/* In 100,000 steps of a normal falling loss, with five levels of noise, the guard reports no spike. */
 static void test_no_false_alarm(void **state) {
     (void)state;
     static const double noise[] = {0, 1e-3, 0.02, 0.1, 0.5};
@@ -167,7 +167,8 @@ static void test_acts(void **state) {
     }
 }
 
-/* Rollbacks are counted until the run has passed the step that caused the last one. */
+/* Rollbacks are counted until the run has passed the bad step from which it rolled back last. Then the count begins
+ * again. */
 static void test_rollbacks(void **state) {
     (void)state;
     Config c = config_of(ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN);
@@ -177,7 +178,8 @@ static void test_rollbacks(void **state) {
     for (int64_t step = 10; step < 18; step++) guard_act(&g, &c, step, 3.0, STEP_FINE);
     assert_int_equal(guard_act(&g, &c, 18, NAN, STEP_NOT_FINITE), GUARD_ROLLBACK);
     for (int64_t step = 10; step <= 20; step++) guard_act(&g, &c, step, 3.0, STEP_FINE);
-    assert_true(g.rollbacks == 2 && g.furthest == 20); /* the run must pass step 20; reaching it is not enough */
+    /* both rollbacks still count: step 20 was reached again, but not passed */
+    assert_true(g.rollbacks == 2 && g.furthest == 20);
     Guard stuck = g;
     assert_int_equal(guard_act(&stuck, &c, 20, NAN, STEP_NOT_FINITE), GUARD_STOP);
     guard_act(&g, &c, 21, 3.0, STEP_FINE);
@@ -185,8 +187,9 @@ static void test_rollbacks(void **state) {
     assert_true(g.rollbacks == 1 && g.furthest == 22);
 }
 
-/* How often the weights are compared by hashes: every step if that is cheap, else every tenth at most. With one rank
- * there is nothing to compare. Without ZeRO five times as many bytes are read. */
+/* The hashes of the weights of all ranks are compared every step if that is cheap for the tokens of a step, otherwise
+ * at most every tenth. With one rank there is nothing to compare. Without ZeRO five times as many bytes are hashed, so
+ * steps must be five times as large. */
 static void test_hash_due(void **state) {
     (void)state;
     static const struct {

@@ -18,20 +18,21 @@ told_of_corruption() {
 run_on() { local n=$1; shift; if [ "$n" -eq 1 ]; then train "$@"; else train_ranks "$n" "$@"; fi; }
 
 for n in 1 3; do
-    # The fault occurs in one computation only. All ranks notice it and compute the step again, so the weights are those
-    # of a run without it.
+    # The gradients of a step are wrong only the first time that it is computed. All ranks notice this and compute the
+    # step again. The weights equal those of a run without the fault.
     last=$((n - 1))
     run_on $n run.dir="$WORK/whole$n" > /dev/null
     for word in nan $([ $n -eq 1 ] && echo inf || echo lone); do
         rm -rf "$WORK/run"
         with "guard.gradient@5:$word,rank=$last" run_on $n run.dir="$WORK/run"
         expect "$n ranks, $word once: the weights of a run without it" same_weights "$WORK/run" "$WORK/whole$n" step_00000012
-        if [ $word = lone ]; then who='[^(]*$'; else who="[^(]*, rank $last \\("; fi # no rank is named, or this one
+        # with "lone" the warning names no rank, else this one
+        if [ $word = lone ]; then who='[^(]*$'; else who="[^(]*, rank $last \\("; fi
         expect "$n ranks, $word once: a warning names the rank" said "warning: step 5: .*gradient norm -?(nan|inf);.*corruption$who"
     done
 
-    # The fault occurs again when the step is repeated. By default the run then stops, and its checkpoints are from
-    # earlier steps.
+    # The gradients of a step are wrong again when it is repeated. By default the run then ends. It leaves only
+    # checkpoints of earlier steps.
     rm -rf "$WORK/run"
     TRAIN_GPT_FAIL="guard.gradient@9+:nan,rank=$last" expect "$n ranks: stop is exit 76" \
         exits 76 "^train_gpt: step 9: loss [0-9.]+, gradient norm -?nan: .*, twice .*; rank $last \(.*\); .* step 8 " \
@@ -42,7 +43,7 @@ for n in 1 3; do
 done
 
 # --- skip
-TWICE="guard.gradient@7:nan;guard.gradient@8:nan"  # the 7th step, and that step again
+TWICE="guard.gradient@7:nan;guard.gradient@8:nan"  # step 7, and step 7 computed again
 with "$TWICE" train run.dir="$WORK/skip" run.on_nonfinite=skip checkpoint.every=1 checkpoint.keep=12
 expect "skip: its line" said "^step 7 skipped: loss [0-9.]+, gradient norm -?nan: "
 expect "skip: an event before the line of its step" [ "$(grep -A 1 '"event":"skip"' "$WORK/skip/metrics.jsonl" | grep -c '"step":7,')" -eq 2 ]

@@ -22,8 +22,8 @@ GRID="model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2"
 struck "a tensor rank that hangs in a gather of rows" "comm.all_gather@40:hang,rank=1" 4 77 15 "$(said 4 "(tensor all-gather|stage (send|receive))")" $GRID > "$WORK/m" &
 struck "a stage that hangs before it sends" "comm.send@5:hang,rank=0" 4 77 15 "rank [0-3] of 4 on $here: no progress .*collective (stage (send|receive)|tensor all-gather) [0-9]+ " $GRID > "$WORK/n" &
 wait
-# gone RANK RANKS DETAIL: prints the pattern of the message that a rank has died. The exit code is then mpirun's own for
-# a killed rank.
+# gone RANK RANKS DETAIL: prints the pattern of the message that a rank was killed. The job must end with 137, mpirun's
+# exit code for a killed rank.
 gone() { echo "train_gpt: rank $1 of $2 on $here \\($3\\) is gone: the job ends"; }
 struck "a stage killed before it receives" "comm.receive@6:kill-before,rank=2" 4 137 1.7 "$(gone 2 4 "tensor 0 of 2, stage 1 of 2")" $GRID > "$WORK/o"
 struck "a rank killed between steps" "comm.reduce_scatter@9:kill-before,rank=1" 2 137 1.7 "$(gone 1 2 "shard 1 of 2")" > "$WORK/g"

@@ -38,8 +38,8 @@ def near(got, wanted, tolerance):
 
 def weights(a, b, tolerance): near(tensors(a), tensors(b), float(tolerance))
 
-# rule(run, eta, mu): checks the server's weights x after two rounds with Nesterov's momentum: v = mu v + d;
-# x -= eta (d + mu v).
+# rule(run, eta, mu): checks that between two rounds the server's weights x changed by Nesterov's rule: v = mu v + d, x
+# -= eta (d + mu v). d is the mean of the deltas, v the momentum, eta the learning rate.
 def rule(run, eta, mu):
     eta, mu = float(eta), float(mu)
     for step in (4, 8):
@@ -48,8 +48,8 @@ def rule(run, eta, mu):
         assert sum(e * e for e in d) > 0
         near(then, [a - eta * (e + mu * b) for a, e, b in zip(x, d, v_then)], 1e-6)
 
-# first(run, zero, plain, eta, mu): checks the first round of one island (training job). d is x, the server's weights,
-# minus the weights of an ordinary run after as many steps.
+# first(run, zero, plain, eta, mu): checks the first round of a single island (training job). The delta d is the first
+# weights x, of run `zero`, minus the weights of the ordinary run `plain` after as many steps.
 def first(run, zero, plain, eta, mu):
     eta, mu, x = float(eta), float(mu), x_of(zero, 1)
     d = [a - b for a, b in zip(x, x_of(plain, 4))]
@@ -95,13 +95,13 @@ first_round() {
     serves first_s
     begin 2 first parallel.zero_stage=3 run.stop_step=6
     ends $job 75 && numbers first first_s zero plain 0.7 0.9 && grep -q '"is":"done","used":24' first_s/leases.jsonl || return
-    begin 1 first # the island (training job) trains the remaining two steps of its lease
+    begin 1 first # continues the island (training job) that was stopped in mid-round: two steps of its samples remain
     ends $job 0 && leases first_s | grep -q '^96 samples, .* 0 before the last'
 }
 expect "the first round is DiLoCo's, by float64; one that stops in mid-round sends what it has done" first_round
 kill $server 2> /dev/null; wait $server 2> /dev/null
-# fetched MOST RUN...: checks that in each round, except the first of an island (training job), at most MOST bytes a
-# parameter were fetched. On a busy machine there may be few such rounds.
+# fetched MOST RUN...: checks that an island (training job) received at most MOST bytes for each parameter in each round
+# except its first. There must be two such rounds at least.
 fetched() {
     local most=$1; shift
     awk -F '"received_bytes":' -v p=55944 -v most="$most" '

@@ -5,11 +5,12 @@
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0"
 # state_of FOLDER: prints everything about the files that a writer could change: names, sizes, modes, times, contents.
 state_of() { find "$1" -printf '%p %y %s %m %T@ %C@\n' | sort; find "$1" -type f | sort | xargs cat | cksum; }
-refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 20 ]; } # as exits, and soon
+# refused CODE PATTERN COMMAND...: like exits, but the command must end within 20 s
+refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 20 ]; }
 
 run="$WORK/run"
 begins tiny run.dir="$run" $forever checkpoint.every=5
-await_step "$run"; strike STOP $job # it holds the folder, and changes nothing itself
+await_step "$run"; strike STOP $job # a stopped job keeps its lock on the folder and changes nothing
 state_of "$run" > "$WORK/before"
 expect "a second job is refused, with the first one's host and process" refused 73 "$run is in use .*\(host .*, process $job\)" train run.dir="$run"
 expect "one of two ranks, too" refused 73 "process $job" train_ranks 2 run.dir="$run"

@@ -19,13 +19,14 @@ allocations() {
     cat "$WORK/places"
 }
 places() { sort -u <<< "$1" | wc -l; }
-# drawn: picks one of the allocations of each place at random, for every EVERY-th place, and prints its number.
+# drawn PLACES: PLACES lists the place in the program of each allocation. Takes every EVERY-th place, picks one of its
+# allocations at random, and prints the number of that allocation.
 drawn() {
     awk -v every="$every" -v seed="$RANDOM" 'BEGIN { srand(seed); skip = int(rand() * every) } { if (!n[$1]++) place[++places] = $1; if (rand() * n[$1] < 1) at[$1] = NR }
         END { for (i = 1 + skip; i <= places; i += every) print at[place[i]] }' <<< "$1"
 }
 # without N COMMAND...: runs the command while its Nth allocation fails. It must end with 71 and a message about memory;
-# 74 is allowed if only the last checkpoint is lost. It may also end like the whole run without that memory. Then
+# 74 is allowed if only the last checkpoint is lost. It may also do without that memory and end like the whole run; then
 # GOT_THROUGH=1.
 without() {
     local n=$1; shift
@@ -33,7 +34,8 @@ without() {
     LD_PRELOAD=$PRELOAD TRAIN_GPT_MALLOC_FAIL=$n TRAIN_GPT_MALLOC_STRUCK=$WORK/struck "$@" > "$WORK/out" 2> "$WORK/err"
     local status=$?
     GOT_THROUGH=0 tried=$((tried + 1))
-    [ -e "$WORK/struck" ] || missed=$((missed + 1)) # threads may ask less often than in the run that was counted
+    # with threads a run may allocate less often than the run in which calls were counted
+    [ -e "$WORK/struck" ] || missed=$((missed + 1))
     if [ "$status" -eq "$(cat "$WORK/whole")" ]; then GOT_THROUGH=1; return; fi
     { [ "$status" = 71 ] || [ "$status" = 74 ]; } && grep -qE "^train_gpt: .*memory" "$WORK/err" && return
     echo "not ok exit $status without allocation $n of $*: $(head -3 "$WORK/err")"; return 1
@@ -56,7 +58,7 @@ for n in $(drawn "$resumes"); do
 done
 expect "of the $(places "$resumes") places that allocate in a resume every ${every}th fails, and the next start goes on to the same weights" [ "$bad" -eq 0 -a "$(places "$resumes")" -gt 100 ]
 
-timeless() { grep -v ' tokens/s$' "$1"; } # what does not change from time to time
+timeless() { grep -v ' tokens/s$' "$1"; } # timeless FILE: prints the lines without those that contain a speed
 # verb NAME WORD ARGS...: tests a subcommand while one of its allocations fails. If it ends as it does without the
 # failure, it must also print the same (except plan, which measures).
 verb() {
@@ -76,7 +78,8 @@ verb "check of a bad config" check "$WORK/bad.json" optimizer.lr=3 eval=no
 verb plan plan "$WORK/tiny.json"
 verb schema schema
 verb sample sample "$WORK/whole.run" tokens=2 prompt=a
-"$TRAIN" tokenize "$WORK/text.txt" out="$WORK/again" > /dev/null # each replaces the last one's files, and prints that
+# makes an earlier result: each call below replaces the files of the call before, and prints that
+"$TRAIN" tokenize "$WORK/text.txt" out="$WORK/again" > /dev/null
 verb tokenize tokenize "$WORK/text.txt" out="$WORK/again"
 
 expect "of $tried allocations that were to fail, at most one in twenty was not asked for: $missed" [ $tried -gt 20 -a $((20 * missed)) -le $tried ]

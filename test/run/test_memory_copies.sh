@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Copies of the state in memory. All ranks are killed after a copy and before any checkpoint. The next start continues
-# from the copy, on the same or other ranks, as if nothing had happened. Damaged copies are named and skipped. A full
-# folder costs the copies, not the run.
+# Copies of the training state in host memory. All ranks are killed after a copy and before any checkpoint. The next
+# start continues from the copy, on the same or other ranks, as if nothing had happened. Damaged copies are named and
+# skipped. If there is no space for copies, the run continues without them.
 . "$(dirname "$0")/lib/tiny.sh"
 MEMORY=$WORK/memory
 COPIES="checkpoint.memory_every=5 checkpoint.memory_dir=$MEMORY checkpoint.every=0 eval.every=0 log.tensorboard=false run.steps=24"
@@ -19,14 +19,15 @@ kill_all() {
     wait $job 2> /dev/null
     [ "$(wc -l < "$WORK/struck")" -eq "$1" ] || shown
 }
-# goes_on RANKS DIR FROM STEP [OPTION...]: continues the run to the end. It must start at STEP, from copies that FROM
-# ranks made.
+# goes_on RANKS DIR FROM STEP [OPTION...]: continues a killed run to its end. It must start at STEP, from the in-memory
+# copies that FROM ranks made.
 goes_on() {
     local n=$1 dir=$2 from=$3 step=$4; shift 4
     copies "$n" "$dir" "$@" && grep -qE "^step $step is taken from the copies in memory of $from rank" "$WORK/out" &&
         grep -q "^resume .*at step $step, saved by $from rank" "$WORK/out" || shown
 }
-# spoil SLOT: changes a byte of the data in every copy in a slot (step 5 is in slot 1, step 10 in slot 0).
+# spoil SLOT: changes a byte in one of the two slots of in-memory copies, on every rank. Slot 1 has step 5, slot 0 has
+# step 10.
 spoil() { for file in "$MEMORY"/*/rank_*."$1"; do printf x | dd of="$file" bs=1 seek=600000 conv=notrunc status=none; done; }
 
 mkdir "$MEMORY"
@@ -99,7 +100,8 @@ if unshare -u true 2> /dev/null; then
     expect "with the losses of an unbroken run" same_losses "$WORK/hosts" "$WORK/whole1" 2e-6
     expect "none is left" none_left
 
-    # With divided experts, a rank's copies contain its own experts. The other half of the experts is on the same host.
+    # The experts are divided among the ranks, so a rank's in-memory copies contain only its own experts. The other
+    # experts are in the copies of another rank on the same host.
     EXPERTS="model.arch=qwen3-moe model.n_embd=64 model.n_head=2 model.n_kv_head=1 model.head_dim=22"
     EXPERTS+=" moe.experts=4 moe.top_k=2 moe.n_inner=24 moe.balance=bias moe.balance_rate=0.01"
     expect "experts: a run of one rank" copies 1 experts_whole $EXPERTS checkpoint.memory_every=0

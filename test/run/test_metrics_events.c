@@ -5,7 +5,8 @@
 
 #include "test/run/lib/metrics_folder.h"
 
-/* A resume continues to count the hours of the last line. The hours of steps that were rolled back count too. */
+/* A resumed run continues to count hours of training from the last line of the log. Hours of steps that were rolled
+ * back count too. */
 static void hours_go_on(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);
@@ -36,7 +37,8 @@ static void bits_per_byte_need_the_tokenizer(void **state) {
     free(text);
 }
 
-/* Events are lines among the steps, each with its own step. A resume cuts those after its checkpoint, like steps. */
+/* Events such as a save or a rollback have their own lines in metrics.jsonl, with the step at which they happened. A
+ * resume cuts the events after its checkpoint, as it cuts steps. */
 static void events_are_lines_of_their_own(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);
@@ -103,7 +105,7 @@ static void a_long_reason_is_left_out(void **state) {
     free(text);
 }
 
-/* A blend of the largest number of sources, each with the largest count, gives the longest possible line. */
+/* A line with the largest number of data sources and the longest numbers still fits in the reader's buffer. */
 static void the_longest_line_is_read_back(void **state) {
     (void)state;
     StepMetrics s = {.step = 1, .tokens = INT64_MAX / 2, .loss = -1.23456789e-300, .lr = -1.23456789e-300, .grad_norm = -1.23456789e-300,

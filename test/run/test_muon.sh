@@ -9,8 +9,9 @@ LAST=step_00000012
 
 quiet muon run.dir="$WORK/one" parallel.deterministic=true
 ok $? "a run with muon"
-# AdamW updates the embeddings: v of wte, the first 256 x 42 elements, is set. Muon updates the first matrix of a block,
-# so its v is zero. It begins after wte, 40 x 42 elements of wpe and two vectors of 42.
+# Checks v, the second moment, in the files. AdamW updates the embeddings, so v is set for wte, the first 256 x 42
+# elements. Muon updates matrices of blocks, so v of the first one is zero. That matrix follows wte, 40 x 42 elements of
+# wpe and two vectors of 42.
 python3 - "$WORK/one/checkpoints/$LAST/optimizer.safetensors" <<'PY'
 import json, struct, sys
 data = open(sys.argv[1], "rb").read()
@@ -40,8 +41,8 @@ expect "two stages: the same losses" same_losses "$WORK/one" "$WORK/stages" 2e-6
 quiet muon_ranks 2 run.dir="$WORK/bf16" precision=bf16
 expect "bf16, two ranks: about the losses of fp32" same_losses "$WORK/one" "$WORK/bf16" 2e-3
 
-# grid OF RANKS KEYS...: checks that a run on a grid has the losses of run OF, on one rank with the same keys otherwise.
-# Models have 2 heads, so that tensor ranks divide the matrices. Each replica updates its matrices, whole or in parts.
+# grid OF RANKS KEYS...: checks that a run on a grid of ranks has the losses of run OF, which one rank trained with
+# otherwise equal keys. The models have 2 heads, so that 2 tensor ranks can divide the matrices.
 grid() {
     local alone=$1 n=$2; shift 2
     quiet muon_ranks "$n" run.dir="$WORK/grid" run.resume=never model.n_head=2 run.steps=8 run.verify_every=4 "$@"

@@ -11,7 +11,8 @@ odd='set [v2]/a*b=c' # a folder whose name would be a pattern
 pairs text.txt bpe "$odd"; pairs text.txt bpe d/one; pairs other.txt bpe2 d/two
 LLAMA=(model.arch=llama model.n_embd=32 model.n_head=2 model.n_inner=32 model.vocab_size=280 run.steps=2 eval.every=2 eval.tokens=0 checkpoint.every=2)
 small() { train "${LLAMA[@]}" "$@"; }
-# made RUN: prints the losses with bits per byte, and the files of the last checkpoint.
+# made RUN: prints what a run with other names of the same data must have in common: losses, bits per byte, and the
+# names of the files in the last checkpoint.
 made() { sed -E 's/.*("loss":[^,]*).*("bpb":[^,}]*).*/\1 \2/; s/.*("loss":[^,]*).*/\1/' "$1/metrics.jsonl" | grep loss; ls "$1/checkpoints/step_00000002"; }
 same_run() { cmp <(made "$1") <(made "$2"); }
 

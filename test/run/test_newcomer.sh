@@ -1,7 +1,7 @@
 # test_newcomer.sh - mistakes of new users in their first hour. Each of them once went wrong without a message.
 . "$(dirname "$0")/lib/tiny.sh"
 said() { grep -qE "$1" "$WORK/err"; }
-told() { "$@" > "$WORK/out" 2> "$WORK/err"; } # as quiet, with what it says kept
+told() { "$@" > "$WORK/out" 2> "$WORK/err"; } # told COMMAND...: runs the command and keeps stdout and stderr in files
 SHORT="eval.every=0 checkpoint.every=0 model.vocab_size=50257 sample.every=0"
 
 # A text is given in place of tokens. The message has the command that makes tokens of it.
@@ -37,9 +37,9 @@ expect "without it the run goes on" told train run.dir="$WORK/part"
 expect "with the rates and weights of one that did not stop" same_weights "$WORK/part" "$WORK/whole" step_00000012
 expect "  and not a word of changed rates" eval '! said "learning rate"'
 
-# A resume with a changed key is refused with the override that allows the change. The override is then used. Keys that
-# are allowed already stay allowed. goes_on NAME WORDS...: checks that the run is refused with 64 and, with the printed
-# override, does its next step.
+# A resume with a changed key is refused, and the message has the override that allows the change. goes_on NAME
+# WORDS...: checks that the run is refused with 64, and does its next step with that override. Keys that are allowed
+# already stay allowed.
 goes_on() {
     local name=$1 cure; shift
     cp -r "$WORK/changed" "$WORK/$name"
@@ -130,12 +130,14 @@ expect "says where it trains" grep -q "an earlier demo stays as it is in runs/de
 expect "and leaves the first one" eval 'contents runs/demo datasets/demo | cmp - "$WORK/first"'
 command=$(sed -n 's/^== training: //p' "$WORK/out")
 expect "its printed command is that run's" grep -q "runs/demo-2 is at step 2 of run.steps = 2 already" <<< "$(cd "$WORK/tree" && eval "$command" 2>&1)"
-sed -i -E 's/("steps":[[:space:]]*)2/\13/' "$WORK/tree/runs/demo-2/config.json" # as if it had been stopped at step 2
+# simulates a run that was stopped at step 2 of 3
+sed -i -E 's/("steps":[[:space:]]*)2/\13/' "$WORK/tree/runs/demo-2/config.json"
 expect "a demo that was stopped goes on" eval 'STEPS=3 demo "$WORK/text.txt" && grep -q "an earlier demo of this text was stopped: it goes on in runs/demo-2 with datasets/demo-2" "$WORK/out"'
 expect "  to its end" [ -e "$WORK/tree/runs/demo-2/checkpoints/step_00000003" ]
 expect "a folder of data is as good as a run: the third takes 4" eval 'demo "$WORK/text.txt" && [ -e "$WORK/tree/runs/demo-4/config.json" -a -z "$(ls "$WORK/tree/datasets/demo-3" | grep -v kept)" ]'
 expect "others can read the demo's text as they can any file of this user" [ "$(stat -c %a "$WORK/tree/datasets/demo-4/text.txt")" = "$(printf %o $((0666 & ~$(umask))))" ]
-sed -i -E 's/("steps":[[:space:]]*)2/\13/' "$WORK/tree/runs/demo-4/config.json" # demo-4 is stopped at step 2, and this shell has its lock
+# simulates that demo-4 was stopped at step 2 and is in use: this shell has its lock
+sed -i -E 's/("steps":[[:space:]]*)2/\13/' "$WORK/tree/runs/demo-4/config.json"
 exec 8<> "$WORK/tree/runs/demo-4/lock"; flock 8
 contents runs/demo-4 datasets/demo-4 > "$WORK/first"
 expect "a demo that is at work is left to itself" eval 'demo "$WORK/text.txt" && [ -e "$WORK/tree/runs/demo-5/checkpoints/step_00000002" ]'

@@ -11,8 +11,8 @@ train run.dir=run checkpoint.every=0 eval.every=0 > /dev/null 2>&1 || { echo "no
 train run.dir=run2 run.seed=5 checkpoint.every=0 eval.every=0 > /dev/null 2>&1
 locks() { find "$WORK" -name '*.lock' -o -name '*.tmp*'; }
 state_of() { find "$1" -printf '%p %y %s %m %T@ %C@\n' 2> /dev/null | sort; find "$1" -type f -exec cat {} + 2> /dev/null | cksum; }
-# held END VERB...: runs the subcommand in the background and stops it before it renames a file to a name that ends with
-# END
+# held END VERB...: runs the subcommand in the background. A preloaded library stops the process before it renames a
+# file to a name that ends with END.
 held() {
     local end=$1; shift
     rm -f out.first
@@ -23,8 +23,9 @@ held() {
     done
     echo "it was not held at $end:"; cat out.first; return 1
 }
-# one_writer VERB OUT END ALIAS FIRST... -- SECOND...: tests two commands, given without out=. ALIAS is another path to
-# OUT.
+# one_writer VERB OUT END ALIAS FIRST... -- SECOND...: tests that of two commands VERB only one writes to OUT at a time.
+# FIRST and SECOND are their arguments without out=. ALIAS is another path to OUT. END is the name before which the
+# first is stopped.
 one_writer() {
     local verb=$1 out=$2 end=$3 alias=$4 first=() lock; shift 4
     while [ "$1" != -- ]; do first+=("$1"); shift; done; shift

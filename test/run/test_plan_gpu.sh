@@ -8,7 +8,7 @@ cat > "$WORK/small.json" <<'JSON'
   "model": {"n_layer": 8, "n_head": 12, "n_embd": 1536, "n_positions": 1024, "vocab_size": 50257},
   "batch": {"global_tokens": 262144, "micro_batch": 4} }
 JSON
-cd "$WORK" || exit 1 # no configs/clusters here
+cd "$WORK" || exit 1 # a folder without configs/clusters
 plan() { "$TRAIN" plan small.json "$@" 2>&1; }
 
 text=$(plan gpu=h100 ranks=8 price=2.5); status=$?

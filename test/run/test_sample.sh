@@ -11,7 +11,7 @@ plainly() { "$TRAIN" sample "$RUN" "$@"; }
 to_full() { plainly "$@" > /dev/full; }
 same() { [ -n "$1" ] && [ "$1" = "$2" ]; }
 greedy() { sample prompt="the quick" temperature=0 "$@"; }
-text=$(greedy tokens=100) # two windows and a half of 40
+text=$(greedy tokens=100) # 100 tokens: two and a half times the model's 40 positions
 
 expect "the prompt comes first" same "${text:0:9}" "the quick"
 MODEL="2 layers of width 32, 0\.0[0-9] M parameters"
@@ -96,13 +96,13 @@ of_ranks=$(run_ranks 2 "$TRAIN" sample "$RUN" prompt=- temperature=0 tokens=100 
     < "$WORK/prompt" 2> "$WORK/err")
 expect "a prompt from standard input for all ranks" same "$text" "$of_ranks"
 
-# Two vocabularies for one model of 257 ids: bytes with an end-of-text token, and one in which a letter and the
-# end-of-text token are exchanged.
+# The model has 257 ids. It is sampled with two vocabularies: one of bytes and an end-of-text token, and one in which
+# the ids of a letter and of the end-of-text token are exchanged. Where the first prints that letter, the second ends.
 RUN=$WORK/ends
-cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json" # which says that the tokens are bytes
+cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json" # removes tokens.json, which says that the tokens are bytes
 trained model.vocab_size=257 data.train="$WORK/bare/train_*.bin" data.val="$WORK/bare/val_*.bin"
-# vocabulary FOLDER LETTER: writes vocab.json and merges.txt, with the ids of LETTER and end of text exchanged; an empty
-# LETTER exchanges nothing
+# vocabulary FOLDER LETTER: writes the files vocab.json and merges.txt, with the ids of LETTER and of the end-of-text
+# token exchanged. If LETTER is empty, nothing is exchanged.
 vocabulary() {
     mkdir "$1"
     python3 - "$@" <<'PY'

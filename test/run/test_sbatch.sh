@@ -18,8 +18,9 @@ dir=runs/config
 for word in "$@"; do case $word in run.dir=*) dir=${word#run.dir=} ;; bad.key=*) echo "config.json: no key bad.key" >&2; exit 64 ;; esac; done
 echo "steps       12"; echo "last step   12"; echo "run folder  $dir"
 SH
-# A stand-in for a launcher. It records its arguments and does what the next line of `ends` says: CODE, "save STEP CODE"
-# (a checkpoint first), "step STEP CODE" (a line of metrics first), or "await SIGNAL CODE".
+# A stand-in for mpirun and srun. It records its arguments and does what the next line of the file `ends` says. CODE:
+# exits with it. "save STEP CODE": makes a checkpoint folder first. "step STEP CODE": logs that step first. "await
+# SIGNAL CODE": waits for the signal.
 cat > bin/mpirun <<'SH'
 #!/usr/bin/env bash
 if [ "$1" = --version ]; then cat version 2> /dev/null; exit 0; fi
@@ -45,8 +46,9 @@ chmod +x bin/*; ln -s mpirun bin/srun; for name in scontrol squeue sleep; do ln 
 export PATH=$work/bin:$PATH TRAIN_GPT=$work/bin/train_gpt SLURM_JOB_ID=7 SLURM_NTASKS=4
 unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_CPUS_PER_TASK LAUNCH OPTIONS SWEEP BACKOFF
 
-# job END...: runs the script from its start, on the run folder as it is. END are lines of `ends`, one for each start.
-# Sets status to the exit code, said to stderr, calls to the launcher's calls.
+# job END...: runs train.sbatch, without a change of its run folder. Each END says how one start of the launcher ends.
+# Sets $status to the exit code. What the script prints to stderr is in the file `said`, the launcher's calls in the
+# file `calls`.
 job() {
     rm -f calls started; printf '%s\n' "$@" > ends; : > calls
     bash "$script" config.json run.dir=r ${more:+"$more"} > out 2> said; status=$?

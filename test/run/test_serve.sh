@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_serve.sh - a real server with simulated islands that have no model (test/run/outer/fake_island.c): rounds, joins,
-# kills, refusals, and that each sample is leased once.
+# test_serve.sh - a real server with simulated islands (training jobs) that have no model (test/run/outer/fake_island.c):
+# rounds, joins, kills, refusals, and that each sample is given out once.
 # Timed: peers that are silent are dropped after a second.
 . "$(dirname "$0")/lib/tiny.sh"
 FAKE=$PWD/$B/test/run/outer/fake_island
@@ -19,7 +19,8 @@ said() { for _ in $(seq 400); do [ "$(grep -cE "$2" "$1" 2> /dev/null)" -ge "${3
 # island NAME PORT ID WORDS...: starts an island (training job) in the background. Its output is in NAME.island.
 island() { local name=$1 port=$2 id=$3; shift 3; "$FAKE" tiny.json "outer.server=127.0.0.1:$port" outer.every=2 "id=$id" "$@" > "$name.island" 2>&1 & }
 
-# leased DIR: checks in the file of leases that each sample below the last one counts once.
+# leased DIR COUNT: checks leases.jsonl of a server. A lease is a range of samples given to an island. No sample is
+# given again while it counts, each sample up to the last was given, and COUNT samples count at the end.
 leased() {
     python3 - "$1/leases.jsonl" "$2" <<'PY'
 import json, sys

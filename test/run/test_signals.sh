@@ -49,7 +49,8 @@ await '^resume '; kill -HUP $job; sleep 1
 expect "HUP under nohup is passed over" kill -0 $job
 kill -USR1 $job; stops "USR1 is not" 75
 
-# A library in the process catches signals: before main, when MPI starts, or later by its own sigaction().
+# A preloaded library catches signals: before main, when MPI starts, or later by its own sigaction(). The program must
+# still get them.
 case $B in *-asan | *-tsan*) echo "skip libraries that take signals: a sanitizer comes before preloaded libraries" ;; *)
 expect "the preloaded library" gcc -O1 -shared -fPIC -o "$WORK/signals.so" test/preload/signals.c
 with_library() { LD_PRELOAD=$WORK/signals.so exec "$TRAIN" "$WORK/tiny.json" "$@"; }
@@ -95,8 +96,8 @@ kill -USR1 "$(tail -n 1 <<< "$both")"
 stops "USR1 to one rank of two, while training" 75
 expect "a checkpoint of the step that both have taken" ends_saved "$WORK/one-of-two"
 
-# In a job of one rank and of two, reading of data hangs on the last rank, in the middle of a step of 12 micro-batches,
-# and USR1 asks for a stop. Steps whose batches have all been read are still trained. Then the job saves and stops.
+# Reading of data hangs on the last rank in the middle of a step of 12 micro-batches, and USR1 asks the job to stop.
+# Steps whose batches have all been read are still trained. Then the job saves and stops.
 for ranks in 1 2; do
     TRAIN=$FAILING TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" TRAIN_GPT_FAIL_LOG=$WORK/hung$ranks begins train_ranks $ranks run.dir="$WORK/data$ranks" eval.every=0
     await '^step +6/12'; kill -USR1 "$(pgrep -f "^$FAILING $WORK/tiny.json" | head -n 1)"

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-/* Notes `steps` steps of ms milliseconds each. Returns the number of the step at which the message was due; 0: at
- * none. */
+/* Records `steps` steps of `ms` milliseconds each. Returns the number of the step at which the message about slow steps
+ * is printed, counted from 1; 0: it is not printed. */
 static int due(Slowness *s, int steps, double ms) {
     int at = 0;
     for (int i = 1; i <= steps; i++)
@@ -22,9 +22,9 @@ static void test_a_slow_stretch(void **state) {
     Slowness s = {0};
     assert_int_equal(due(&s, 1, 900.0), 0);  /* the first step is always slow, so it does not count */
     assert_int_equal(due(&s, 50, 10.0), 0);
-    assert_int_equal(due(&s, 50, 50.0), 0);  /* a step may take up to five times as long as usual */
+    assert_int_equal(due(&s, 50, 50.0), 0);  /* a step counts as slow if it takes over five times as long as usual */
     assert_int_equal(due(&s, 9, 51.0), 0);
-    assert_int_equal(due(&s, 1, 49.0), 0);   /* a faster step interrupts the row of slow ones */
+    assert_int_equal(due(&s, 1, 49.0), 0);   /* a step that is not slow starts the count of slow steps again */
     assert_int_equal(due(&s, 9, 51.0), 0);
     assert_int_equal(due(&s, 1, 700.0), 1);
     assert_int_equal(due(&s, 500, 60.0), 0); /* the message is printed only once */
@@ -36,8 +36,8 @@ static void test_another_stretch(void **state) {
     due(&s, 1, 10.0);
     assert_int_equal(due(&s, 20, 100.0), SLOW_STEPS);
     due(&s, SLOW_STEPS - 1, 10.0);
-    assert_int_equal(due(&s, 20, 100.0), 0); /* there are too few fast steps in between, so this is still the same slow
-                                              * phase */
+    /* no message: after too few fast steps this counts as the same slow phase */
+    assert_int_equal(due(&s, 20, 100.0), 0);
     due(&s, SLOW_STEPS, 10.0);
     assert_int_equal(due(&s, 20, 100.0), SLOW_STEPS);
 }

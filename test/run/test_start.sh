@@ -31,9 +31,8 @@ if [ "$(id -u)" = 0 ] && command -v setpriv > /dev/null; then
     else expect "no thread can be started: 71, and our message" [ $status = 71 -a "$(grep -c '^train_gpt: cannot start .*thread' "$WORK/err")" = 1 ]; fi
 else echo "skip no thread can be started: needs root"; fi
 
-# Limits of address space, from too little for the first tensor to enough. Every run must end with 0 or 71, and none by
-# a signal. `least` is the KiB in which the system can load the program and its libraries. Below it no code of the
-# program runs.
+# Tries limits of address space, from hardly enough to load the program to enough for a run. Every run must end with 0
+# or 71, none by a signal. `least` is the smallest KiB with which the system can load the program and its libraries.
 least=90000; while (ulimit -v $least; "$TRAIN" --version > /dev/null 2>&1); [ $? -eq 127 ] && [ $least -lt 200000 ]; do least=$((least + 1000)); done
 case $B in *-asan | *-tsan*) echo "skip address space that runs out: a sanitizer needs more than there is" ;; *)
 for precision in fp32 bf16; do

@@ -14,7 +14,8 @@ static void test_a_slow_rank(void **state) {
          just[2] = {{9.0, 0}, {12, 0}}, faster[2] = {{10, 9}, {30, 0}};
     assert_int_equal(stragglers_find(even, 3, 1), 0);
     assert_int_equal(stragglers_find(slow, 3, 0), 1 + 2);
-    assert_int_equal(stragglers_find(just, 2, 0), 0); /* a rank with 0.75 of the best rate is not reported */
+    /* a rank that has 0.75 of the speed of the fastest is not reported as slow */
+    assert_int_equal(stragglers_find(just, 2, 0), 0);
     assert_int_equal(stragglers_find(faster, 2, 1), 1 + 1);
 }
 
@@ -22,10 +23,10 @@ static void test_a_slow_link(void **state) {
     (void)state;
     Pace waiting[2] = {{10, 80}, {11, 79}}, one_waits[2] = {{10, 80}, {11, 5}}, uneven[2] = {{3, 80}, {5, 77}};
     assert_int_equal(stragglers_find(waiting, 2, 1), -1);
-    /* between ranks of one host there is no link that could be slow */
+    /* 0: all ranks are on one host (last argument), so no network link can be slow */
     assert_int_equal(stragglers_find(waiting, 2, 0), 0);
     assert_int_equal(stragglers_find(one_waits, 2, 1), 0);
-    /* the slower rank also waits long, but not for the other rank, so the link is reported */
+    /* -1: both ranks wait long, also the slower one, so the link between hosts is slow */
     assert_int_equal(stragglers_find(uneven, 2, 1), -1);
 }
 

@@ -33,7 +33,8 @@ refused "no key; " '{"$comment": "later"}'
 refused "Expecting" '{'
 refused "run.dir: the sweep itself sets it" '{"run.dir": {"choices": ["a"]}}'
 refused "learing_rate.*optimizer.learning_rate" '{"optimizer.learing_rate": {"low": 1, "high": 2}}'
-refused "optimizer.beta2.*optimizer.beta2=1.5" '{"optimizer.beta2": {"low": 0.5, "high": 1.5}}' # its upper end alone
+# only the upper end of this range is refused
+refused "optimizer.beta2.*optimizer.beta2=1.5" '{"optimizer.beta2": {"low": 0.5, "high": 1.5}}'
 refused "n_head.*model.n_head=3" '{"model.n_head": {"choices": [1, 3]}}'
 refused "pbt changes keys while a run goes on" '{"model.n_layer": {"choices": [1, 2]}}' --method pbt
 refused "their losses would not compare" '{"eval.tokens": {"choices": [16, 32]}}'
@@ -80,13 +81,14 @@ damaged 65 "line 1, column 1: Expecting value" trial_0000/trial.json ''
 damaged 65 "no object" trial_0000/trial.json '[1, 2]'
 damaged 65 '"values" is missing' trial_0000/trial.json '{}'
 damaged 65 "a leg without its loss" trial_0000/trial.json "$(sed 's/"loss": .*/"loss": null/' "$WORK/good/trial_0000/trial.json")"
-rm "$WORK/odd/trial_0000/trial.json" "$WORK/odd/config.json" # as the message says; the sweep has its config
+# removes the damaged file, as the message advises, and the sweep's config, which the next start writes again
+rm "$WORK/odd/trial_0000/trial.json" "$WORK/odd/config.json"
 expect "the cure: the trial goes on, with its loss" eval 'trial > /dev/null && diff "$WORK/odd/table.txt" "$WORK/good/table.txt"'
 rm "$WORK/odd/trial_0000/trial.json"; mkfifo "$WORK/odd/trial_0000/trial.json"
 expect "a FIFO in place of a file" exits 74 "trial.json: not a regular file" trial
 cat > "$WORK/scribbles" <<'SH'
 #!/bin/bash
-# The stand-in for the program trains, then appends lines in another format to the log: one of 3 MB, and a last one that
+# A launch command that trains and then appends other lines to the log: invalid ones, one of 3 MB, and a last one that
 # is cut.
 "$@"; status=$?
 { printf '[1]\nnull\n"x"\n\xff\n{"kind":["eval"],"step":1}\n{"kind":"eval","step":"9","loss":1}\n{"kind":"eval","step":9,"loss":"1"}\n'
@@ -97,7 +99,8 @@ SH
 chmod +x "$WORK/scribbles"; rm -rf "$WORK/odd"
 expect "lines of another shape count for nothing" eval 'trial --launch "$WORK/scribbles" > /dev/null && diff "$WORK/odd/table.txt" "$WORK/good/table.txt"'
 if unshare -m mount -t tmpfs none "$WORK/theirs" 2> /dev/null; then
-    # The disk has space for the sweep's own files, but not for a checkpoint. Later it has.
+    # small COMMAND...: runs the command on a disk with space for the sweep's own files but not for a checkpoint, and
+    # then again with enough space.
     small() { unshare -m bash -c 'mount -t tmpfs -o size=60k none "$0" && { "$@"; status=$?; mount -o remount,size=9m "$0"; "$@" > /dev/null; echo "again: $?" >&2; exit $status; }' "$WORK/theirs" "$@"; }
     expect "a full disk" exits 74 "No space left on device.*the same command goes on" small "${SWEEP[@]}" -n 2 --out "$WORK/theirs/full"
     expect "no trial failed of it" grep -q "^again: 0" "$WORK/err"
@@ -105,7 +108,7 @@ else
     echo "skip a full disk: nothing can be mounted here"
 fi
 SWEEP_PAUSE=0.1 "${SWEEP[@]}" -n 1 --out "$WORK/early" > "$WORK/out" 2> "$WORK/err" & job=$!
-for _ in $(seq 500); do # until TERM is caught: bit 14 of the mask
+for _ in $(seq 500); do # waits until the sweep has a handler for TERM: bit 14 of SigCgt
     child=$(pgrep -P $job) && [ $((0x$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$child/status") >> 14 & 1)) = 1 ] && break
     sleep 0.02
 done
@@ -116,8 +119,8 @@ expect "stopped before it began" eval "[ $? = 75 ] && ! grep -q Traceback '$WORK
 space "{$RATES, \"optimizer.grad_clip\": {\"choices\": [0, 1]}}"
 cat > "$WORK/moody" <<SH
 #!/bin/bash
-# The stand-in runs the program, but trials 1 and 2 have faults: missing data, and exits with 77 and 75 before they
-# train.
+# A launch command under which some trials fail: 1 lacks its data, 2 ends with 77 and then 75 before it trains, 3 is
+# killed.
 case "\$*" in
 *check*) ;;
 *trial_0001*) exec "$TRAIN" "\$@" data.train=$WORK/none ;;

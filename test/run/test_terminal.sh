@@ -4,9 +4,11 @@
 . "$(dirname "$0")/lib/tiny.sh"
 unset NO_COLOR FORCE_COLOR COLUMNS
 export TERM=xterm ROOT=$PWD
-at() { local columns=$1; shift; python3 "$ROOT/scripts/in_terminal.py" "$columns" "$@"; } # COLUMNS COMMAND...: its output in a terminal
+# at COLUMNS COMMAND...: prints the command's output in a terminal of this width
+at() { local columns=$1; shift; python3 "$ROOT/scripts/in_terminal.py" "$columns" "$@"; }
 escape=$(printf '\033')
-plain() { sed -E "s/$escape\[[0-9;]*[mK]//g; s/\r\$//; s/.*\r//"; }           # what stays on the screen
+# prints the text that stays on the screen, without escape sequences
+plain() { sed -E "s/$escape\[[0-9;]*[mK]//g; s/\r\$//; s/.*\r//"; }
 widest() { plain | LC_ALL=C.UTF-8 wc -L; }
 fits() { local n; n=$(widest < "$2"); [ "$n" -le "$1" ] || { echo "a line of $n columns"; return 1; }; }
 said() { grep -qE -- "$1" "$2"; }

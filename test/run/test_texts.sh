@@ -12,7 +12,8 @@ rows = [{"id": i, "meta": {"text": "not this"}, "text": f"row {i}: the quick bro
 rows[3]["text"] = ""
 lines = "".join(json.dumps(r, ensure_ascii=i % 2 == 0) + ("\r\n" if i % 5 == 0 else "\n") for i, r in enumerate(rows)).encode()
 open("rows.jsonl", "wb").write(lines)
-open("rows.jsonl.gz", "wb").write(gzip.compress(lines[:30000]) + gzip.compress(lines[30000:]))  # two members are one text
+# a gzip file of two members, which are read as one text
+open("rows.jsonl.gz", "wb").write(gzip.compress(lines[:30000]) + gzip.compress(lines[30000:]))
 open("rows.ndjson.xz", "wb").write(lzma.compress(lines))
 def zstd(data):  # returns a zstd frame of uncompressed blocks
     out = b"\x28\xb5\x2f\xfd\x00\x58"
@@ -215,9 +216,9 @@ expect "an empty folder" exits 65 'nothing is a folder without files' tokenize n
 expect "a line without an end" exits 65 'long.jsonl: line 1 is longer than 256 MiB' tokenize long.jsonl out=new
 # --- cures, typed as they are printed: the command of a message about a name with spaces and quotes, then the same file again
 mkdir 'my "odd" it'"'"'s'; odd='my "odd" it'"'"'s'
-# cures NAME FILE COMMAND READ WORDS [ALL]: checks that the message about FILE has COMMAND, and that READ reads what the
-# command makes as WORDS. The messages about the same file packed, and about its bytes from standard input, are checked
-# too. With ALL every packing is tested, also from standard input.
+# cures NAME FILE COMMAND READ WORDS [ALL]: checks that the message which refuses FILE contains COMMAND. Reading READ,
+# which COMMAND makes, gives WORDS. The file is also tested when it is compressed, and from standard input. With ALL
+# every kind of compression is tested, also from standard input.
 cures() {
     local name=$1 plain=$odd/$2 pattern=$3 new=$4 words=$5 file
     cure_of "$name" "$plain"
@@ -227,10 +228,11 @@ cures() {
     done
     cure_of "  from standard input" - "$plain"; if [ -n "${6:-}" ]; then cure_of "  packed" - "$plain.gz"; fi
 }
-# cure_of NAME FILE [INPUT]: tests one message of `cures`; INPUT is given on standard input if FILE is -
+# cure_of NAME FILE [INPUT]: does one check of cures. If FILE is -, INPUT is given on standard input.
 cure_of() {
     local name=$1 file=$2 input=${3:-/dev/null} said command
-    local format=(); case $input in *.jsonl*) format=(format=jsonl) ;; esac # which its name said
+    # standard input has no name, so the format is given
+    local format=(); case $input in *.jsonl*) format=(format=jsonl) ;; esac
     said=$("$TRAIN" tokenize "$file" "${format[@]}" out=new val=0 2>&1 < "$input"); rm -f NEW NEW.*
     command=$(grep -oE -- "((\.\.\.|(gzip|zstd|xz) -dc( --long=31)?( <[^|]*)?) \| )*$pattern" <<< "$said" | head -1)
     expect "$name: a command that reads the file" [ -n "$command" ] || { echo "$said"; return; }

@@ -3,8 +3,10 @@
 . "$(dirname "$0")/lib/tiny.sh"
 
 tokenize() { "$TRAIN" tokenize "$@"; }
-header() { od -An -td4 -N12 "$1" | tr -s ' '; }                                # magic, version, tokens
-bytes_of() { for shard in "$@"; do tail -c +1025 "$shard" | tr -d '\000'; done; } # of text without byte 0
+# prints the first three numbers of a shard's header: magic, version, tokens
+header() { od -An -td4 -N12 "$1" | tr -s ' '; }
+# prints the tokens of shards of byte tokens as text without zero bytes
+bytes_of() { for shard in "$@"; do tail -c +1025 "$shard" | tr -d '\000'; done; }
 names() { LC_ALL=C ls -A "$1" | tr '\n' ' '; }
 state() { find "$1" -type f -exec cksum {} + | sort | cksum; }
 unchanged() { [ "$(state "$OUT")" = "$BEFORE" ]; }
@@ -38,8 +40,8 @@ expect "and it prints their number" grep -q 'replaced [0-9]* shards* .*, removed
 cp -r "$OUT" "$WORK/mixed"; echo "my text" > "$WORK/mixed/train_000007.bin"; cat "$WORK"/mixed/*.bin > "$WORK/before"
 expect "a file that no tokenize made is in the way" exits 64 "train_000007.bin .*in the way" tokenize "$text" out="$WORK/mixed" val=0
 cat "$WORK"/mixed/*.bin > "$WORK/after"; expect "and nothing there is touched" cmp "$WORK/before" "$WORK/after"
-# others NAME REASON: checks that tokenize into $WORK/others is refused and changes nothing there, and that the folder
-# which the message proposes works
+# others NAME REASON: checks that `tokenize out=$WORK/others` is refused for REASON and changes nothing there. The
+# message proposes another folder, and that one works.
 others() {
     local before; before=$(state "$WORK/others")
     expect "$1" exits 64 "others.* is in the way: $2.*; take another folder, out=$WORK/others-2, or move it away" tokenize "$text" out="$WORK/others" val=0
@@ -70,8 +72,8 @@ tokenize "$text" out="$WORK/default" > /dev/null
 held=$((size / 100))
 expect "a pipe is held out like a file" cmp "$WORK/piped/val_000000.bin" "$WORK/default/val_000000.bin"
 expect "1 % by default" [ "$(header "$WORK/default/val_000000.bin")" = " 20240520 1 $held" ]
-# interrupted NAME SIGNAL BEGUN COMMAND...: sends SIGNAL once the file BEGUN exists. The command must end with 75 and
-# leave no files.
+# interrupted NAME SIGNAL BEGUN COMMAND...: runs the command and sends it SIGNAL as soon as the file BEGUN exists. It
+# must end with 75 and leave no files.
 interrupted() {
     local name=$1 signal=$2 begun=$3 before; shift 3; before=$(state "$OUT")
     ("$@" > "$WORK/out" 2> "$WORK/err") & job=$!
@@ -142,7 +144,8 @@ else
     echo "skip permissions do not bind root"
 fi
 expect "after all these the shards are as they were" unchanged
-mkdir -p "$OUT/tokenize.tmp"; echo rest > "$OUT/tokenize.tmp/train_000000.bin.tmp" # of a run that was killed
+# a temporary file that a killed run has left
+mkdir -p "$OUT/tokenize.tmp"; echo rest > "$OUT/tokenize.tmp/train_000000.bin.tmp"
 tokenize "$text" out="$OUT" val=0 > /dev/null
 expect "leftovers of a killed run are cleared" unchanged
 expect "help" eval 'tokenize --help | grep -q "out=FOLDER"'

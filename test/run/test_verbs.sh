@@ -26,7 +26,8 @@ says "help is on stdout" 0 'train-tokenizer' bash -c "'$TRAIN' --help 2>/dev/nul
 says "--help fits a screen of 80 x 24, with its prompt" 0 '^ok$' awk 'length > 80 || NR > 23 { bad = 1 } END { print bad ? "lines of " NR : "ok" }' help.txt
 verbs=$(sed -n 's/^  \([a-z-]*\)  .*/\1/p' help.txt)
 says "--help has the verbs" 0 'check plan train-tokenizer tokenize sample eval export plot watch serve inspect diff doctor schema' echo $verbs
-for verb in $verbs; do # each with an example that begins as one types it, within 80 columns
+# checks that the help of each verb has an example that begins as one types it, and at most 80 columns
+for verb in $verbs; do
     says "help $verb" 0 "^Example: \./train_gpt $verb" "$TRAIN" help "$verb"
     says "help $verb within 80 columns" 0 '^$' bash -c "'$TRAIN' help $verb | awk 'length > 80'; echo"
     says "$verb --help is the same" 0 '^same$' bash -c "cmp <('$TRAIN' help $verb) <('$TRAIN' $verb --help) && echo same"
@@ -97,8 +98,8 @@ says "no such config" 64 '^none.json: error: cannot read' "$TRAIN" none.json
 printed_by_ranks() { run_ranks 3 "$TRAIN" check good.json 2> /dev/null | grep -c ': ok'; }
 says "under mpirun a verb prints once" 0 '^1$' printed_by_ranks
 says "and says that the other ranks have nothing to do" 0 'check is done once, by rank 0; the other 2 processes' run_ranks 3 "$TRAIN" check good.json
-# Under srun each task runs its own subcommand, because it may have its own arguments, as in srun bash -c './train_gpt
-# tokenize part_$SLURM_PROCID.txt ...'.
+# Under srun each task is a separate command, not a rank of one job, because it may have its own arguments, as in srun
+# bash -c './train_gpt tokenize part_$SLURM_PROCID.txt ...'.
 for task in 0 1 2; do
     echo "part $task" > "part_$task.txt"
     says "task $task of srun does its own verb" 0 ' bytes of text' env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=$task SLURM_STEP_NUM_TASKS=3 "$TRAIN" tokenize "part_$task.txt" out="prepared_$task" val=0
@@ -131,7 +132,8 @@ for key, value, says in (map(json.loads, row) for row in rows):
     config = json.loads(json.dumps(good))
     section, _, name = key.rpartition(".")
     (config.setdefault(section, {}) if section else config)[name] = json.loads(value)
-    if key == "run.allow_change" and "string" not in says or "global_tokens =" in says: continue   # rules, not types
+    # skips values that are refused by rules between keys, which a schema does not have
+    if key == "run.allow_change" and "string" not in says or "global_tokens =" in says: continue
     if key in ("run.dir", "data.train", "data.tokenizer") and any(mark in value for mark in ("~", "$", "//", "\\n")): continue
     assert not check.is_valid(config), (key, value)
 PY

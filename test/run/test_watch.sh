@@ -35,8 +35,8 @@ expect "no folder" exits 65 "$WORK/nowhere is not the folder of a run" "$TRAIN" 
 expect "no run" exits 64 "it needs the folder of a run; usage: " "$TRAIN" watch
 expect "another value" exits 64 "once=yes: true or false" "$TRAIN" watch "$WORK/whole" once=yes
 
-# In a terminal of 60 columns a new step appears, a log that was cut short is read again, and Ctrl-C makes the cursor
-# visible again.
+# Runs `watch` in a terminal of 60 columns. It shows a new step, reads a log anew that was cut short, and on Ctrl-C
+# makes the cursor visible again.
 python3 - "$TRAIN" "$WORK/half" > "$WORK/seen" <<'PY'
 import fcntl, os, pty, select, signal, struct, sys, termios, time
 program, run = sys.argv[1:]

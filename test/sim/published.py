@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""published.py - the simulator against published steps: ok and not ok lines. Run by test/run/test_simulator.sh.
+"""published.py - compares the simulator with published training steps; prints ok and not ok lines. Run by
+test/run/test_simulator.sh.
   published.py PROGRAM SCRATCH_FOLDER
 """
 import json
@@ -59,7 +60,8 @@ def hold_llama_rows():
 
 
 def hold_ratios():
-    """Of two ways of training the same, on clusters as they are in configs/clusters/; torchtitan's fp8 scales each tensor by its own maximum."""
+    """Checks simulated ratios of the times of two ways of training the same model, on clusters of configs/clusters/.
+    In torchtitan's fp8 each tensor is scaled by its own maximum, so casts are separate kernels."""
     for row in DOC["ratios"]:
         cluster = json.load(open(os.path.join(HERE, f"../../configs/clusters/{row['cluster']}.json")))
         json.dump({**cluster, "fp8_casts": True}, open(f"{FOLDER}/casts.json", "w"))
@@ -71,7 +73,8 @@ def hold_ratios():
 
 
 def rank_grids():
-    """The paper's grid of 145.6B among those that fitted then: no state shared, all computed again."""
+    """Checks that the paper's grid for the model of 145.6 B parameters is among the best of a search. The search has
+    only what the paper's program had: no shared optimizer state, and all of a block computed again."""
     row = next(r for r in DOC["rows"] if r["name"] == "145.6B")
     keys = ("batch.micro_batch", "parallel.tensor", "parallel.pipeline", "parallel.interleave")
     options = [o for o in row["options"] if not o.startswith(keys)] + ["search=true", "memory.recompute=block", "parallel.context=1", "parallel.replicas=1"]

@@ -21,8 +21,8 @@ cluster_start() {
     [ $# -gt 0 ] || set -- "$host"
     cluster=$(mktemp -d) || return
     mkdir "$cluster/state"
-    # This SLURM needs no munge, no cgroups and no database. The configured processors are more than the machine has, so
-    # that jobs never wait for each other. KILL follows TERM after 5 s.
+    # This SLURM needs no munge, no cgroups and no database. It is told of more processors than the machine has, so that
+    # jobs never wait for each other. KillWait: a job gets KILL 5 s after TERM.
     cat >"$cluster/slurm.conf" <<CONF
 ClusterName=test
 SlurmctldHost=$host(127.0.0.1)
@@ -66,7 +66,7 @@ CONF
     return 1
 }
 
-# cluster_lose NODE: simulates a power failure of the node: kills its slurmd and all processes of jobs there.
+# cluster_lose NODE: simulates a power failure of the node. Kills its slurmd and all processes of jobs on it.
 cluster_lose() { # NODE
     local pid pids=''
     kill -9 "$(cat "$cluster/slurmd.$1.pid")"
@@ -76,8 +76,8 @@ cluster_lose() { # NODE
     kill -9 $pids 2>/dev/null
 }
 
-# cluster_processes: lists the processes of jobs. They have SLURM_CONF and a job id in their environment; this shell has
-# only SLURM_CONF.
+# cluster_processes: lists the processes of all jobs in this SLURM. They have both SLURM_CONF and a job id in their
+# environment. This script's own shell has only SLURM_CONF.
 cluster_processes() {
     local environment
     for environment in /proc/[0-9]*/environ; do
@@ -92,7 +92,7 @@ cluster_stop() {
     local daemon pids
     [ -n "$cluster" ] || return 0
     scancel --user=root 2>/dev/null
-    for _ in $(seq 100); do # KillWait, and some
+    for _ in $(seq 100); do # waits at most 10 s, longer than KillWait
         [ -z "$(squeue -h 2>/dev/null)" ] && break
         sleep 0.1
     done

@@ -25,15 +25,16 @@ submit() {
     while [ "$1" != -- ]; do options+=("$1"); shift; done
     sbatch --parsable --ntasks=2 --output=%j.log "${options[@]}" "$script" "${config:-tiny.json}" "${@:2}"
 }
-field() { scontrol show job -o "$1" 2>/dev/null | grep -oE "\b$2=[^ ]*" | head -1 | cut -d= -f2; } # of a job: field JOB NAME
+# field JOB NAME: prints this field of the job
+field() { scontrol show job -o "$1" 2>/dev/null | grep -oE "\b$2=[^ ]*" | head -1 | cut -d= -f2; }
 state() { field "$1" JobState; }
 # until_true SECONDS COMMAND...: waits until the command succeeds.
 until_true() {
     local end=$((SECONDS + $1)); shift
     while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.3; done
 }
-# over JOB: succeeds if the job has ended. SLURM lets a requeued job wait for two minutes. This function shortens that
-# to two seconds; if the job began earlier, SLURM would take its credential for the old one.
+# over JOB: succeeds if the job has ended. Otherwise, if the job waits because it was requeued, shortens SLURM's wait of
+# two minutes to two seconds. If the job began still earlier, SLURM would take its new credential for the old one.
 over() {
     case $(state "$1") in
     COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) ;;
@@ -41,8 +42,8 @@ over() {
     *) false ;;
     esac
 }
-# ends JOB STATE EXITCODE: waits until the job ends with this state and code. The time limit is so long that only a job
-# that hangs reaches it, on a busy machine, too.
+# ends JOB STATE EXITCODE: waits until the job ends, and checks its state and exit code. The limit of 1200 s is only
+# reached by a job that hangs, even on a busy machine.
 ends() {
     until_true 1200 over "$1"
     [ "$(state "$1") $(field "$1" ExitCode)" = "$2 $3:0" ] && return
@@ -60,16 +61,17 @@ long="eval.every=0 log.every=1000 checkpoint.every=500"
 
 # --- a time limit: the whole way round ------------------------------------------------------------------------------------------------------
 
-# SLURM sends the signal 20 to 50 s before the end of the job's one minute. The run would last for days. When the job is
-# requeued, its config is changed to 500 more steps than it has. The learning rate does not depend on the number of
-# steps, so the steps equal those of an unbroken run.
+# This run would last for days. SLURM sends the signal 20 to 50 s before the end of the job's time limit of one minute.
+# After the job is requeued, its config is changed to end 500 steps later. The learning rate does not depend on the
+# number of steps, so the steps equal those of an unbroken run.
 sed 's/"steps": 12/"steps": 1000000/' tiny.json >limited.json
 job=$(config=limited.json submit --time=1 --signal=B:USR1@20 -- run.dir=limited $long schedule.name=constant)
 # At the same time another job runs a program that does not stop in time, because it ignores the signal.
 printf '%s\n' '#!/bin/bash' '[ "$1" != check ] || { echo "run folder  deaf"; exit; }' "trap '' USR1" 'while :; do sleep 0.2; done' >deaf.sh
 chmod +x deaf.sh
 deaf=$(TRAIN_GPT=$PWD/deaf.sh LAUNCH=none submit --time=1 --signal=B:USR1@20 --)
-# A third job gets no signal from SLURM. The program stops in time because it knows when the job ends.
+# A third job gets no signal from SLURM (CONT has no effect). The program stops in time because it knows the job's end
+# time (SLURM_JOB_END_TIME).
 clock=$(submit --time=1 --signal=B:CONT@1 -- run.dir=clock $long run.steps=1000000)
 
 stopped='exit code 75; .*requeued .*step [1-9][0-9]*'
@@ -174,7 +176,7 @@ expect "the same bits" same_final ended short $steps
 # --- several nodes: one is lost -------------------------------------------------------------------------------------------------------------------
 
 cluster_stop
-steps=6000; rm -f ./*.log # the logs are removed, because job numbers begin again
+steps=6000; rm -f ./*.log # logs are removed, because the new SLURM numbers jobs from 1 again
 expect "a SLURM of three nodes starts" cluster_start n1 n2 n3
 mkdir scripts && ln -s "$OLDPWD/scripts/elastic.sh" scripts
 job=$(sbatch --parsable --nodes=3 --ntasks-per-node=1 --output=%j.log "$script" tiny.json run.dir=nodes $long parallel.deterministic=true run.steps=$steps)

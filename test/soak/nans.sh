@@ -16,7 +16,8 @@ for n in 1 2 3; do run_on $n run.dir="$WORK/whole$n" $args > /dev/null 2>&1 || b
 while more; do
     for n in 1 2 3; do
         words=(nan inf lone) rules="" call=$((2 + RANDOM % 2))
-        while [ "$call" -le $((2 * STEPS)) ]; do # every other computation of a step's gradients goes wrong: the step is computed again
+        # every other computation of gradients is wrong, so each of these steps is computed again
+        while [ "$call" -le $((2 * STEPS)) ]; do
             rules="$rules;guard.gradient@$call:${words[RANDOM % 3]},rank=$((RANDOM % n))"
             call=$((call + 2))
         done
@@ -26,7 +27,8 @@ while more; do
         tally "$(struck)" 0
 
         policy=$([ $((RANDOM % 2)) -eq 0 ] && echo skip || echo rollback) rules="" call=$((2 + RANDOM % 5))
-        while [ "$call" -le $STEPS ]; do # two in a row: this step is lost
+        # the gradients of a step are wrong twice in a row, so the step is skipped or rolled back
+        while [ "$call" -le $STEPS ]; do
             rules="$rules;guard.gradient@$call:nan,rank=$((RANDOM % n));guard.gradient@$((call + 1)):inf,rank=$((RANDOM % n))"
             call=$((call + 5 + RANDOM % 8))
         done

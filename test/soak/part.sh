@@ -4,7 +4,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 seconds=${1:-60} end=$((SECONDS + ${1:-60})) done=0 failed=0
 more()  { [ $SECONDS -lt $end ]; }
-tally() { done=$((done + $1)) failed=$((failed + $2)); }   # the work so far, and its failures
+tally() { done=$((done + $1)) failed=$((failed + $2)); }   # tally DONE FAILED: adds to the numbers of this call
 # so_far PART: prints how much earlier calls of the part have done, for a part that works through a list.
 so_far() { grep -s "\"part\": \"$1\"" test/results/soak.jsonl | grep -oE '"count": [0-9]+' | awk '{ n += $2 } END { print n + 0 }'; }
 # fuzz_parser TARGET: runs the parser of test/fuzz/ under libFuzzer. build/fuzz/ keeps the inputs found so far.

@@ -11,8 +11,9 @@ export OMP_NUM_THREADS=1
 
 programs=(test/emu/cases/cases)
 for test in test/layers/test_*.c; do case $test in *reference*) ;; *) programs+=("${test%.c}") ;; esac; done
-# one NUMBER: runs run number NUMBER. Test programs change fastest, then builds, then copies, then orders of threads.
-# Random orders differ each time.
+# one NUMBER: runs one test program; NUMBER chooses which, the build, when copies arrive and the order of threads. The
+# program changes with every number, the build after all programs, then the copies, then the order. Random orders differ
+# each time.
 one() {
     local i=$1 n=${#programs[@]} program variant async schedule log
     program=${programs[i % n]} i=$((i / n))
@@ -23,7 +24,7 @@ one() {
     echo "not ok EMU_SCHED=$schedule EMU_ASYNC=$async build/emu$variant/$program: $(grep -m1 -E 'EMU (ERROR|RACE)|AddressSanitizer:|runtime error|FAILED|^not ok' <<< "$log")"
     return 1
 }
-PLANTED_EVERY=100 # all planted faults are tried once in so many runs
+PLANTED_EVERY=100 # one run in so many tries all planted faults instead
 for ((i = $(so_far schedules); ; i++)); do
     more || break
     if [ $((i % PLANTED_EVERY)) -eq $((PLANTED_EVERY - 1)) ]; then

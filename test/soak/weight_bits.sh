@@ -11,7 +11,7 @@ while more; do
         told=$(run_ranks $n "$B/test/run/guard/ranks_guard" 200 $RANDOM 2> /dev/null)
         if [[ $told =~ 200\ flips,\ 0\ missed,\ 0\ wrong ]]; then tally 200 0; else tally 200 1; echo "not ok $n ranks: $told"; fi
     done
-    rank=$((RANDOM % 3)) step=$((10 * (1 + RANDOM % 3))) # these small steps are compared every tenth time
+    rank=$((RANDOM % 3)) step=$((10 * (1 + RANDOM % 3))) # weights are compared after every tenth of these short steps
     rm -rf "$WORK/run"
     if TRAIN_GPT_FAIL="guard.weight@$step:flip,rank=$rank" exits 76 "weights( or moments)? of step $((step - 1)) are not the same on all ranks: those of rank $rank \\([^()]*\\([^()]*\\)[^()]*\\([^()]*\\)[^()]*\\) differ" \
             train_ranks 3 run.dir="$WORK/run" run.steps=40 eval.every=0 checkpoint.every=1 checkpoint.keep=2 parallel.zero_stage=$((RANDOM % 2)) &&

@@ -13,11 +13,11 @@ struct alignas(1024) Ring {
 DEVICE void load_half(Ring *ring, const TensorMap *map, int t) {
     int      slot = t % SLOTS;
     unsigned rank = cluster_rank(), parity = t / SLOTS & 1;
-    /* fault 106: the block loads its half of the tile into itself only */
+    /* planted fault 106: the block loads its half of the tile into itself only */
     unsigned everybody = BUG(106) ? 1u << rank : (1u << BLOCKS) - 1;
-    /* fault 104: fills a slot that the other block may still read */
+    /* planted fault 104: fills a slot that the other block may still read */
     if (!BUG(104)) mbarrier_wait_cluster(&ring->empty[slot], parity ^ 1);
-    /* fault 103: expects only its own half */
+    /* planted fault 103: the barrier expects the bytes of one block's half only */
     mbarrier_arrive_expect(&ring->full[slot], BUG(103) ? TILE_BYTES / BLOCKS : TILE_BYTES);
     void *half = ring->tile[slot] + rank * (TILE_BYTES / BLOCKS);
     tma_load_2d_multicast(half, map, &ring->full[slot], 0, t * ROWS + (int)rank * HALF, everybody);
@@ -36,9 +36,9 @@ KERNEL __launch_bounds__(THREADS, 1)
         }
         mbarrier_init_fence();
     }
-    if (BUG(101)) __syncthreads(); /* fault 101: uses the other block's barriers, which may not exist yet */
-    else if (!BUG(107)) cluster_arrive(); /* fault 107: waits without having arrived */
-    if (!BUG(101) && !BUG(108)) cluster_wait(); /* fault 108: arrives and never waits */
+    if (BUG(101)) __syncthreads(); /* planted fault 101: uses the other block's barriers, which may not exist yet */
+    else if (!BUG(107)) cluster_arrive(); /* planted fault 107: waits without having arrived */
+    if (!BUG(101) && !BUG(108)) cluster_wait(); /* planted fault 108: arrives and never waits */
     if (threadIdx.x == 0) load_half(ring, &map, 0);
     for (int t = 0; t < tiles; t++) {
         int slot = t % SLOTS;
@@ -49,13 +49,13 @@ KERNEL __launch_bounds__(THREADS, 1)
             bf16 *at = (bf16 *)(ring->tile[slot] + row * 128 + ((byte / 16) ^ row % 8) * 16 + byte % 16);
             out[((int64_t)blockIdx.x * tiles + t) * ROWS * COLUMNS + i] = to_f32(*at) + (float)blockIdx.x;
         }
-        fence_proxy_async(); /* TMA fills the slot again, so reads must be fenced */
+        fence_proxy_async(); /* TMA fills this slot again later; the fence orders the reads before that */
         __syncthreads();     /* after this the whole block has read the slot */
         for (unsigned rank = 0; threadIdx.x == 0 && rank < BLOCKS; rank++)
-            /* fault 102: does not release the slot to the other block */
+            /* planted fault 102: does not release the slot to the other block */
             if (!BUG(102) || rank == cluster_rank()) mbarrier_arrive_at(&ring->empty[slot], rank);
     }
-    if (BUG(105)) return; /* fault 105: ends while the other block may still arrive here */
+    if (BUG(105)) return; /* planted fault 105: ends while the other block may still arrive here */
     cluster_arrive();
     cluster_wait();
 #endif

@@ -1,4 +1,5 @@
-/* counted.cu - a kernel whose bank conflicts and bytes are known, for EMU_COUNTS (test/emu/count.cpp). */
+/* counted.cu - a kernel whose bank conflicts and bytes of memory traffic are known. It tests the counters of
+ * test/emu/count.cpp, which the variable EMU_COUNTS switches on. */
 #include "core/kernel.cuh"
 #include "core/ptx.cuh"
 #include "host.h"
@@ -12,8 +13,8 @@ KERNEL counted_kernel(float *out, const float *in) {
     float   *words = reinterpret_cast<float *>(rows);
     int      lane = (int)threadIdx.x;
     uint32_t r[4];
-    for (int i = 0; i < WARP; i++) words[i * WARP + lane] = 0.0f; /* 32 passes over shared memory, and 32 are the
-                                                                   * least */
+    /* 32 passes over shared memory; fewer are impossible */
+    for (int i = 0; i < WARP; i++) words[i * WARP + lane] = 0.0f;
     __syncwarp();
     /* shared memory: 2 passes where 1 is the least; global memory: 128 bytes */
     words[2 * lane] = in[lane];
@@ -28,8 +29,8 @@ KERNEL counted_kernel(float *out, const float *in) {
 }
 
 #ifdef CUDA_EMU
-/* Milliseconds that a launch takes while bytes are counted: a nanosecond for each byte. The bytes are those of `in`, of
- * out written, of out[0] read, and 1024 for the launch itself. */
+/* Milliseconds that a launch takes when EMU_COUNTS replaces time by bytes, a nanosecond each. These are the bytes of
+ * `in`, those of out that are written, out[0] that is read, and 1024 for the launch itself. */
 static const float COUNTED_MS = (float)(4 * WARP + 4 * WARP + 4 + 1024) * 1e-6f;
 #endif
 

@@ -15,10 +15,11 @@ KERNEL double_kernel(float *out, const float *in) {
     SMEM(float, tile, [THREADS]);
     int i = blockIdx.x * THREADS + threadIdx.x, warp = threadIdx.x / WARP;
     float seen = 0.0f;
-    if (BUG(113)) seen = in[i]; /* fault 113: reads the previous kernel's result before it waits for that kernel */
-    if (BUG(114)) out[i] = 0.0f; /* fault 114: writes before it waits for the previous kernel */
-    if (BUG(115)) load_tile(tile, in); /* fault 115: copies before it waits for the previous kernel */
-    /* fault 111: no thread waits for the previous kernel; fault 112: one warp does not wait */
+    /* planted fault 113: reads the previous kernel's result before it waits for that kernel */
+    if (BUG(113)) seen = in[i];
+    if (BUG(114)) out[i] = 0.0f; /* planted fault 114: writes before it waits for the previous kernel */
+    if (BUG(115)) load_tile(tile, in); /* planted fault 115: copies before it waits for the previous kernel */
+    /* planted fault 111: no thread waits for the previous kernel; planted fault 112: one warp does not wait */
     if (!BUG(111) && !(BUG(112) && warp == 1)) await_kernels();
     if (!BUG(115)) load_tile(tile, in);
     cp_async_wait<0>();

@@ -16,7 +16,8 @@ template <typename T> DEVICE void load_tiles(GemmShared<T> *shared, int buffer, 
                                              int n0, int k0) {
     for (int i = threadIdx.x; i < TILE_M * TILE_K / 8; i += GEMM_THREADS) {
         int  r = i / (TILE_K / 8), c = i % (TILE_K / 8) * 8;
-        bool inside = (BUG(11) || m0 + r < m) && k0 + c < k; /* fault 11: missing row mask */
+        /* planted fault 11: does not check that the row is inside the matrix */
+        bool inside = (BUG(11) || m0 + r < m) && k0 + c < k;
         cp_async_16(&shared->a[buffer][r][c], inside ? a + (size_t)(m0 + r) * k + k0 + c : a, inside ? 16 : 0);
     }
     for (int i = threadIdx.x; i < TILE_K * TILE_N / 8; i += GEMM_THREADS) {
@@ -32,12 +33,12 @@ DEVICE void multiply_tiles(float (&acc)[2][4][4], const GemmShared<T> *shared, i
     int lane = threadIdx.x % WARP;
     for (int k = 0; k < TILE_K; k += 16) {
         uint32_t a[2][4], b[4][2];
-        for (int i = 0; i < 2; i++) /* fault 15: unaligned ldmatrix row */
+        for (int i = 0; i < 2; i++) /* planted fault 15: unaligned ldmatrix row */
             ldmatrix_x4(a[i], &shared->a[buffer][warp_m + i * 16 + lane % 16][k + lane / 16 * 8 + (BUG(15) ? 4 : 0)]);
         for (int j = 0; j < 2; j++) {
             uint32_t r[4];
             ldmatrix_x4_transposed(r, &shared->b[buffer][k + lane % 16][warp_n + j * 16 + lane / 16 * 8]);
-            b[2 * j][0] = r[0], b[2 * j][1] = BUG(14) ? r[2] : r[1]; /* fault 14: wrong fragment order */
+            b[2 * j][0] = r[0], b[2 * j][1] = BUG(14) ? r[2] : r[1]; /* planted fault 14: wrong fragment order */
             b[2 * j + 1][0] = BUG(14) ? r[1] : r[2], b[2 * j + 1][1] = r[3];
         }
         for (int i = 0; i < 2; i++)
@@ -52,20 +53,20 @@ KERNEL gemm_kernel(float *__restrict__ out, const T *__restrict__ a, const T *__
     int   m0 = blockIdx.y * TILE_M, n0 = blockIdx.x * TILE_N, tiles = (k + TILE_K - 1) / TILE_K;
     float acc[2][4][4];
     for (int i = 0; i < 2 * 4 * 4; i++)
-        if (!BUG(16)) acc[i / 16][i / 4 % 4][i % 4] = 0.0f; /* fault 16: accumulator not initialised */
+        if (!BUG(16)) acc[i / 16][i / 4 % 4][i % 4] = 0.0f; /* planted fault 16: accumulator not initialised */
 
     load_tiles(shared, 0, a, b, m, n, k, m0, n0, 0);
     for (int t = 0; t < tiles; t++) {
         if (t + 1 < tiles) {
             load_tiles(shared, (t + 1) % 2, a, b, m, n, k, m0, n0, (t + 1) * TILE_K);
-            if (BUG(12)) cp_async_wait<2>(); /* fault 12: leaves one group too many in flight */
+            if (BUG(12)) cp_async_wait<2>(); /* planted fault 12: leaves one group of copies too many in flight */
             else cp_async_wait<1>();
         } else {
             cp_async_wait<0>();
         }
         __syncthreads(); /* after this the copies of all threads are complete */
         multiply_tiles(acc, shared, t % 2, warp_m, warp_n);
-        if (!BUG(13)) __syncthreads(); /* fault 13: the next load overwrites a tile that is still read */
+        if (!BUG(13)) __syncthreads(); /* planted fault 13: the next load overwrites a tile that is still read */
     }
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 4; j++)
@@ -77,7 +78,7 @@ KERNEL gemm_kernel(float *__restrict__ out, const T *__restrict__ a, const T *__
 }
 template <typename T> void gemm(float *c, const T *a, const T *b, int m, int n, int k, Stream *s) {
     dim3 grid((unsigned)blocks_for(n, TILE_N), (unsigned)blocks_for(m, TILE_M));
-    size_t shared_bytes = sizeof(GemmShared<T>) - (BUG(19) ? 64 : 0); /* fault 19: too little shared memory */
+    size_t shared_bytes = sizeof(GemmShared<T>) - (BUG(19) ? 64 : 0); /* planted fault 19: too little shared memory */
     LAUNCH((gemm_kernel<T>), grid, GEMM_THREADS, shared_bytes, s, c, a, b, m, n, k);
 }
 template void gemm(float *, const bf16 *, const bf16 *, int, int, int, Stream *);
@@ -101,7 +102,7 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&ring->full[i], 1);
-            /* fault 43: the barrier expects more arrivals than will ever come */
+            /* planted fault 43: the barrier expects more arrivals than will ever come */
             mbarrier_init(&ring->empty[i], BUG(43) ? 128 : 4);
         }
         mbarrier_init_fence();
@@ -112,8 +113,9 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
         for (int t = 0; threadIdx.x == 128 && t < tiles; t++) {
             int      stage = t % STAGES;
             unsigned parity = t / STAGES & 1;
-            if (!BUG(41)) mbarrier_wait(&ring->empty[stage], parity ^ 1); /* fault 41: does not wait for a free slot */
-            /* fault 42: expects half of the bytes */
+            /* planted fault 41: does not wait until the slot of the ring is free */
+            if (!BUG(41)) mbarrier_wait(&ring->empty[stage], parity ^ 1);
+            /* planted fault 42: the barrier expects half of the bytes */
             mbarrier_arrive_expect(&ring->full[stage], BUG(42) ? TILE * 2 : TILE * 4);
             tma_load_2d(ring->a[stage], &map_a, &ring->full[stage], t * SIDE, m0);
             tma_load_2d(ring->b[stage], &map_b, &ring->full[stage], n0, t * SIDE);
@@ -126,19 +128,20 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
     for (int t = 0; t < tiles; t++) {
         int      stage = t % STAGES;
         unsigned parity = t / STAGES & 1;
-        mbarrier_wait(&ring->full[stage], BUG(44) ? parity ^ 1 : parity); /* fault 44: wrong parity */
+        /* planted fault 44: waits for the wrong parity of the barrier */
+        mbarrier_wait(&ring->full[stage], BUG(44) ? parity ^ 1 : parity);
         wgmma_fence();
-        for (int kk = 0; kk < SIDE; kk += 16) { /* fault 45: wrong stride in the descriptor */
+        for (int kk = 0; kk < SIDE; kk += 16) { /* planted fault 45: wrong stride in the matrix descriptor */
             uint64_t a = matrix_descriptor(ring->a[stage] + kk, 16, BUG(45) ? 512 : 1024);
             uint64_t b = matrix_descriptor(ring->b[stage] + kk * SIDE, 1024, 1024);
             wgmma<T, T, 64, 0, 1>(acc, a, b, 1);
         }
         wgmma_commit();
-        /* fault 46: releases the slot and reads the accumulator before the products are complete */
+        /* planted fault 46: releases the slot and reads the accumulator before the products are complete */
         if (!BUG(46)) wgmma_wait<0>(acc);
         /* reads the tile by an ordinary load, so that a proxy fence is needed before TMA writes it again */
         nothing += to_f32(ring->a[stage][threadIdx.x]) * 0.0f;
-        /* fault 47: no proxy fence before TMA fills the slot again */
+        /* planted fault 47: no proxy fence before TMA fills the slot again */
         if (!BUG(47)) fence_proxy_async();
         __syncwarp();
         if (threadIdx.x % WARP == 0) mbarrier_arrive(&ring->empty[stage]);
@@ -154,7 +157,7 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
 #endif
 }
 template <typename T> void gemm_hopper(float *c, const T *a, const T *b, int m, int n, int k, Stream *s) {
-    /* fault 48: dynamic memory begins at a place that is not a multiple of its alignment */
+    /* planted fault 48: dynamic memory begins at a place that is not a multiple of its alignment */
     if (BUG(48)) setenv("EMU_SHIFT", "512", 1);
     TensorMap map_a = tensor_map_2d(a, m, k, SIDE, SIDE), map_b = tensor_map_2d(b, k, n, SIDE, SIDE);
     dim3      grid((unsigned)blocks_for(n, SIDE), (unsigned)blocks_for(m, SIDE));

@@ -30,8 +30,8 @@ int launches_early(void) {
     int major = 0, driver = 0;
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     CUDA_CHECK(cudaDriverGetVersion(&driver));
-    /* fault 121: launches kernels early although the driver is older than CUDA 12.3, which early launches in graphs
-     * need */
+    /* planted fault 121: launches kernels early although the driver is older than CUDA 12.3, which early launches in
+     * graphs need */
     return major >= 9 && (driver >= 12030 || BUG(121));
 }
 void launch_check(const char *kernel, const char *file, int line) {
@@ -146,7 +146,7 @@ static void reverse_case() {
     auto            x = random_vector<float>(n);
     OnDevice<float> dx(x), out(n);
     double          from = now_ms(), error = 0;
-    reverse_warps(out.p, BUG(29) ? x.data() : dx.p, n, &stream); /* fault 29: passes a pointer to host memory */
+    reverse_warps(out.p, BUG(29) ? x.data() : dx.p, n, &stream); /* planted fault 29: passes a pointer to host memory */
     auto   got = out.host();
     double ms = now_ms() - from;
     for (int i = 0; i < n; i++) widen(&error, got[i] - x[i ^ 31]);
@@ -351,7 +351,7 @@ static void cluster_small() {
         for (int i = 0; i < n; i++) widen(&error, as_float(x[i]) + (float)b - got[(size_t)b * n + i]);
     judge("cluster", error, 1e-6, ms);
 }
-/* Runs the sizes that the published table of the emulator's speed lists. */
+/* Runs sizes with which the speed of the emulator itself can be measured; `cases speed` prints the milliseconds. */
 static void speed() {
     layernorm_case(256, 768);
     softmax_case(256, 1024);

@@ -42,9 +42,10 @@ void nccl_beside_case() {
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
     if (major != 9) return;
-    const int       blocks = multiprocessors - (BUG(123) ? 0 : 1); /* fault 123: one block for each multiprocessor */
+    /* planted fault 123: one block for each multiprocessor, so none is left for NCCL */
+    const int       blocks = multiprocessors - (BUG(123) ? 0 : 1);
     OnDevice<float> x(64), out((size_t)blocks * BLOCK);
-    ncclComm_t      comm = open_group(BUG(124) ? 0 : 1); /* fault 124: NCCL may hold all multiprocessors */
+    ncclComm_t      comm = open_group(BUG(124) ? 0 : 1); /* planted fault 124: NCCL may hold all multiprocessors */
     CUDA_CHECK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
     CUDA_CHECK(cudaMemset(x.p, 0, 64 * sizeof(float)));
     for (int i = 0; i < COLLECTIVES; i++) check(ncclAllReduce(x.p, x.p, 64, ncclFloat32, ncclSum, comm, side), "NCCL: an all-reduce");
@@ -62,7 +63,7 @@ void nccl_abort_case() {
     ncclResult_t state = ncclSuccess;
     check(ncclCommGetAsyncError(comm, &state), "NCCL: a communicator is asked");
     check(ncclCommAbort(comm), "NCCL: an abort");
-    /* fault 122: uses the communicator after its abort */
+    /* planted fault 122: uses the communicator after its abort */
     if (BUG(122)) check(ncclCommGetAsyncError(comm, &state), "NCCL: it is asked again");
     expect(state == ncclSuccess, "NCCL: nobody asks after an abort");
 }

@@ -46,7 +46,7 @@ void graph_case() {
     CUDA_CHECK(cudaStreamBeginCapture(main_queue, cudaStreamCaptureModeGlobal));
     float value = 3.0f;
     fill(a.p, n, value, &stream);
-    value = 4.0f; /* changes the variable, but the launch has its own copy */
+    value = 4.0f; /* a launch copies its arguments, so this change does not reach the kernel */
     CUDA_CHECK(cudaEventRecord(forked, main_queue));
     CUDA_CHECK(cudaStreamWaitEvent(side_queue, forked, 0));
     CUDA_CHECK(cudaMemcpyAsync(b.p, a.p, n * sizeof(float), cudaMemcpyDeviceToDevice, side_queue));

@@ -20,7 +20,8 @@ template <typename T> DEVICE void load_fragments(uint32_t (&r)[4], const T *in, 
 }
 #endif
 
-/* A block owns 64 rows of `in` and loops over their columns. */
+/* Writes `in`, or its transpose, to the matrix of the map by TMA stores. Each block owns 64 rows of `in` and loops over
+ * their columns. */
 template <typename T, bool transposed>
 KERNEL __launch_bounds__(THREADS, 1)
     store_kernel(const __grid_constant__ TensorMap map, const T *__restrict__ in, T *out, T *__restrict__ seen, int rows, int columns) {
@@ -31,26 +32,27 @@ KERNEL __launch_bounds__(THREADS, 1)
         for (int j = 0; j < 4; j++) {
             uint32_t r[4];
             load_fragments(r, in, rows, columns, r0 + warp * 16, c0 + j * 16);
-            if (BUG(81)) { uint32_t x = r[1]; r[1] = r[2], r[2] = x; } /* fault 81: wrong order of fragments */
+            if (BUG(81)) { uint32_t x = r[1]; r[1] = r[2], r[2] = x; } /* planted fault 81: wrong order of fragments */
             int row = warp * 16 + lane / 8 % 2 * 8, column = j * 16 + lane / 16 * 8;
             if (transposed) stmatrix_x4_transposed(at_swizzled(tile, column + lane % 8, row * 2), r);
-            /* fault 82: unaligned row address */
+            /* planted fault 82: unaligned row address */
             else stmatrix_x4(at_swizzled(tile, row + lane % 8, column * 2) + (BUG(82) ? 8 : 0), r);
         }
-        /* fault 83: no fence; fault 84: one thread fences for all */
+        /* planted fault 83: no proxy fence; planted fault 84: one thread fences for all */
         if (!BUG(83) && (!BUG(84) || threadIdx.x == 0)) fence_proxy_async();
-        if (!BUG(85)) __syncthreads(); /* fault 85: stores the tile before it is complete */
+        if (!BUG(85)) __syncthreads(); /* planted fault 85: stores the tile before it is complete */
         if (threadIdx.x == 0) {
             if (transposed) tma_store_2d(&map, tile, r0, c0);
             else tma_store_2d(&map, tile, c0, r0);
-            if (!BUG(86)) bulk_commit(); /* fault 86: a group that is never committed */
+            if (!BUG(86)) bulk_commit(); /* planted fault 86: the group of stores is never committed */
         }
-        unsigned waiting = BUG(87) ? 32 : 0; /* fault 87: the thread that waits is not the one that stored */
-        if (!BUG(88) && threadIdx.x == waiting) bulk_wait_read<0>(); /* fault 88: no thread waits */
+        unsigned waiting = BUG(87) ? 32 : 0; /* planted fault 87: the thread that waits is not the one that stored */
+        if (!BUG(88) && threadIdx.x == waiting) bulk_wait_read<0>(); /* planted fault 88: no thread waits */
         __syncthreads(); /* after this the tile may be filled again */
     }
     if (threadIdx.x == 0) {
-        if (!BUG(89)) bulk_wait<0>(); /* fault 89: waits until shared memory is read, not until the matrix is written */
+        /* planted fault 89: waits until shared memory is read, not until the matrix is written */
+        if (!BUG(89)) bulk_wait<0>();
         seen[blockIdx.x] = out[(int64_t)blockIdx.x * SIDE * (transposed ? 1 : columns)];
     }
 #endif
@@ -62,7 +64,8 @@ template <typename T, bool transposed> void store(T *out, T *seen, const T *in, 
 template void store<bf16, false>(bf16 *, bf16 *, const bf16 *, int, int, Stream *);
 template void store<half, true>(half *, half *, const half *, int, int, Stream *);
 
-/* Each block adds value * (block + 1) to sum[rows,32], `rounds` times. rows is at most 64. */
+/* Each block adds a tile to the matrix of the map, `rounds` times. Elements of the tile are the block's number + 1, in
+ * round 1 also 0 to 2 more. The matrix has at most 64 rows of 128 bytes. */
 template <typename T>
 KERNEL __launch_bounds__(THREADS, 1) sum_kernel(const __grid_constant__ TensorMap map, int rounds) {
 #ifdef PTX_HOPPER
@@ -76,11 +79,11 @@ KERNEL __launch_bounds__(THREADS, 1) sum_kernel(const __grid_constant__ TensorMa
         fence_proxy_async();
         __syncthreads();
         if (threadIdx.x == 0) {
-            /* fault 90: stores instead of adding, so the other blocks' sums are lost */
+            /* planted fault 90: stores instead of adding, so the other blocks' sums are lost */
             if (BUG(90)) tma_store_2d(&map, tile, 0, 0);
             else tma_reduce_add_2d(&map, tile, 0, 0);
             bulk_commit();
-            /* fault 91: leaves one group too many in flight, so the tile is filled again too early */
+            /* planted fault 91: leaves one group of stores too many in flight, so the tile is filled again too early */
             if (BUG(91)) bulk_wait_read<1>();
             else bulk_wait_read<0>();
         }
@@ -106,25 +109,28 @@ KERNEL __launch_bounds__(ALL, 1) hand_on_kernel(float *__restrict__ out, const f
     SMEM(float, slot, [RING][256]);
     int group = threadIdx.x / 128, lane = threadIdx.x % 128, rounds = n / 256;
     if (group == 0) {
-        /* fault 95: lowers no registers; fault 96: one warp does not lower them */
+        /* planted fault 95: gives up no registers; planted fault 96: one warp gives up none */
         if (!BUG(95) && (!BUG(96) || lane < 96)) registers_lower<24>();
         for (int t = 0; t < rounds; t++) {
             int s = t % RING;
-            if (t >= RING && !BUG(92)) named_barrier_sync(FREE + s, ALL); /* fault 92: fills a slot that is in use */
-            /* fault 93: announces the slot before it has written it */
+            /* planted fault 92: fills a slot that is in use */
+            if (t >= RING && !BUG(92)) named_barrier_sync(FREE + s, ALL);
+            /* planted fault 93: announces the slot before it has written it */
             if (BUG(93)) named_barrier_arrive(FILLED + s, ALL);
             for (int i = lane; i < 256; i += 128) slot[s][i] = in[t * 256 + i];
-            if (!BUG(93) && !BUG(94)) named_barrier_arrive(FILLED + s, ALL); /* fault 94: never announces the slot */
+            /* planted fault 94: never announces the slot */
+            if (!BUG(93) && !BUG(94)) named_barrier_arrive(FILLED + s, ALL);
         }
-        for (int t = rounds; t < rounds + RING; t++) /* waits for the last arrivals, so that none remains */
+        /* takes part in the last rounds of the barriers, so that no arrival remains when the block ends */
+        for (int t = rounds; t < rounds + RING; t++)
             if (t >= RING) named_barrier_sync(FREE + t % RING, ALL);
         return; /* a thread may end here, because no barrier of the block follows */
     }
-    if (BUG(97)) registers_raise<256>(); /* fault 97: raises to more than the block has */
+    if (BUG(97)) registers_raise<256>(); /* planted fault 97: requests more registers than the block has */
     else registers_raise<240>();
     for (int t = 0; t < rounds; t++) {
         int s = t % RING, i = (group - 1) * 128 + lane;
-        /* fault 98: names a number of threads other than those that arrive */
+        /* planted fault 98: names a number of threads other than those that arrive */
         named_barrier_sync(FILLED + s, BUG(98) ? ALL - 32 : ALL);
         out[t * 256 + i] = slot[s][i] + slot[s][(i + 128) % 256];
         named_barrier_arrive(FREE + s, ALL);

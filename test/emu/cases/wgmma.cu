@@ -32,25 +32,29 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
     float    acc[N / 2];
     uint32_t words[STEPS][4], seen = 0;
     for (int t = 0; t < k_bytes / ROW_BYTES; t++) {
-        if (BUG(61)) fence_proxy_async(); /* fault 61: fences before the writes */
+        /* planted fault 61: makes the proxy fence before the writes to shared memory */
+        if (BUG(61)) fence_proxy_async();
         /* operand a is stored as [k,64], with 16-bit elements */
         if (a_transposed) store_rows(tile->a, a + (int64_t)t * 64 * ROW_BYTES, 64, ROW_BYTES);
         else if (!in_registers) store_rows(tile->a, a + t * ROW_BYTES, ROWS, k_bytes);
         store_b<N, b_transposed>(tile->b, b, t, k_bytes);
-        if (BUG(76)) wgmma_fence(); /* fault 76: fences before the registers are written */
+        if (BUG(76)) wgmma_fence(); /* planted fault 76: makes the wgmma fence before the registers are written */
         for (int i = 0; in_registers && i < STEPS * 4; i++) {
-            int word = BUG(62) ? (i & 1) * 2 + (i >> 1 & 1) : i % 4; /* fault 62: wrong fragment order */
+            int word = BUG(62) ? (i & 1) * 2 + (i >> 1 & 1) : i % 4; /* planted fault 62: wrong fragment order */
             words[i / 4][i % 4] = *(const uint32_t *)(a + (int64_t)(row + word % 2 * 8) * k_bytes + t * ROW_BYTES + i / 4 * STEP_BYTES +
                                                       word / 2 * 16 + threadIdx.x % 4 * 4);
         }
-        /* fault 63: no proxy fence; fault 64: one thread fences for all */
+        /* planted fault 63: no proxy fence; planted fault 64: one thread fences for all */
         bool fences = !BUG(61) && !BUG(63) && (!BUG(64) || threadIdx.x == 0);
         if (fences) fence_proxy_async();
-        if (!BUG(65)) __syncthreads(); /* fault 65: no barrier between the writers and the products */
-        if (!BUG(66) && !BUG(76)) wgmma_fence(); /* fault 66: no fence, although registers were written */
+        /* planted fault 65: no barrier between the writes to shared memory and the products */
+        if (!BUG(65)) __syncthreads();
+        if (!BUG(66) && !BUG(76)) wgmma_fence(); /* planted fault 66: no wgmma fence, although registers were written */
         for (int i = 0; i < STEPS; i++) {
-            int      step = BUG(67) ? i * 16 : i * STEP_BYTES; /* fault 67: half of the step along k */
-            int      leading = b_transposed && !BUG(68) ? 64 * ROW_BYTES : 16; /* fault 68: wrong leading offset */
+            /* planted fault 67: advances along k by half of the step */
+            int      step = BUG(67) ? i * 16 : i * STEP_BYTES;
+            /* planted fault 68: wrong leading byte offset in the matrix descriptor */
+            int      leading = b_transposed && !BUG(68) ? 64 * ROW_BYTES : 16;
             uint64_t at_b = matrix_descriptor(tile->b + (b_transposed ? i * steps_b : step), leading, 1024);
             if constexpr (in_registers) {
                 wgmma_from_registers<A, B, N, b_transposed>(acc, words[i], at_b, t + i > 0);
@@ -59,14 +63,14 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
                 wgmma<A, B, N, a_transposed, b_transposed>(acc, at_a, at_b, t + i > 0);
             }
         }
-        if (!BUG(69)) wgmma_commit(); /* fault 69: a group of products that is never committed */
-        if (BUG(70)) words[0][1] ^= 1; /* fault 70: registers of A are changed in flight */
-        if (in_registers && BUG(77)) seen += words[0][1]; /* fault 77: registers of A are read in flight */
-        if (BUG(71)) tile->b[threadIdx.x] ^= 1; /* fault 71: shared memory is changed in flight */
-        if (BUG(72)) acc[5] *= 0.5f; /* fault 72: the accumulators are used in flight */
-        /* fault 73: does not name the accumulators, so their uses may be moved before the wait */
+        if (!BUG(69)) wgmma_commit(); /* planted fault 69: a group of products that is never committed */
+        if (BUG(70)) words[0][1] ^= 1; /* planted fault 70: registers of A are changed in flight */
+        if (in_registers && BUG(77)) seen += words[0][1]; /* planted fault 77: registers of A are read in flight */
+        if (BUG(71)) tile->b[threadIdx.x] ^= 1; /* planted fault 71: shared memory is changed in flight */
+        if (BUG(72)) acc[5] *= 0.5f; /* planted fault 72: the accumulators are used in flight */
+        /* planted fault 73: does not name the accumulators, so their uses may be moved before the wait */
         if (BUG(73)) wgmma_wait<0>();
-        else if (BUG(74)) wgmma_wait<1>(acc); /* fault 74: leaves one group too many in flight */
+        else if (BUG(74)) wgmma_wait<1>(acc); /* planted fault 74: leaves one group of products too many in flight */
         else wgmma_wait<0>(acc);
         __syncthreads(); /* after this the tiles have been read */
     }
@@ -92,13 +96,13 @@ PRODUCT(e4m3, e5m2, 64, true, 0)
 PRODUCT(e5m2, e5m2, 192, true, 0)
 
 #ifdef PTX_HOPPER
-/* Writes this thread's elements of the [64,64] product of a warpgroup to out. */
+/* Writes the elements of a [64,64] product that this thread holds in registers to out. */
 DEVICE void store_square(float *out, const float (&d)[32]) {
     int row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     for (int i = 0; i < 32; i++) out[(row + (i >> 1 & 1) * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = d[i];
 }
 #endif
-/* Runs two products at once. The accumulators of the first are used while the second runs. out[2][64,64], b[128,64]. */
+/* Issues two products, each out[i] [64,64], and uses the first while the second still runs. b is [128,64]. */
 KERNEL __launch_bounds__(WARPGROUP, 1)
     two_products_kernel(float *__restrict__ out, const bf16 *__restrict__ a, const bf16 *__restrict__ b) {
 #ifdef PTX_HOPPER
@@ -119,7 +123,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1)
     }
     wgmma_wait<1>(first);
     store_square(out, first);
-    if (!BUG(75)) wgmma_wait<0>(second); /* fault 75: uses the second product before the wait for it */
+    if (!BUG(75)) wgmma_wait<0>(second); /* planted fault 75: uses the second product before the wait for it */
     store_square(out + ROWS * 64, second);
     if (BUG(75)) wgmma_wait<0>(second);
 #endif

@@ -31,8 +31,8 @@ typedef struct {
     CheckpointState state;
 } Fixture;
 
-/* The tokenizer of the tests writes few files that can fail, because it has only ids and no texts. A test may set one
- * for bytes instead. */
+/* Tokenizer of the saved checkpoints. It has only ids and no texts, so a save writes no tokenizer files, which are more
+ * files that could fail. A test may replace it by a tokenizer of bytes. */
 static Tokenizer fixture_tokenizer = {.kind = TOKENIZER_IDS, .vocab_size = 256};
 
 /* Makes a new folder and writes its path to dir. It is in memory if possible, because the tests sync thousands of
@@ -68,8 +68,8 @@ static inline void fixture_rows(Param rows[FIXTURE_ROWS]) {
     rows[7] = fixture_row("ln_f.bias", 2, FIXTURE_C, 0, FIXTURE_C);
 }
 
-/* Returns the bits of element g of the masters (which = 0), of m (1) or of v (2) at step `step`. They are a finite
- * number that depends only on these arguments. */
+/* Returns the bits of element g of a tensor at step `step`: of the masters (fp32 weights, which = 0), of Adam's m (1)
+ * or of v (2). They are a finite number that depends only on these arguments. */
 static inline uint32_t fixture_bits(int64_t step, int which, int64_t g) {
     /* the mixing function of splitmix64, Steele et al. 2014 */
     uint64_t x = ((uint64_t)step * 3 + (uint64_t)which) * 0x9e3779b97f4a7c15u + (uint64_t)g;
@@ -145,8 +145,8 @@ static inline void fixture_destroy(Fixture *f) {
     arena_destroy(&f->optimizer_arena);
 }
 
-/* Collective. Makes a whole save at once: writes step_%08d and prunes to checkpoint.keep. Exit 74 if that fails. Returns
- * the milliseconds that it took. */
+/* Collective. Writes a complete checkpoint of `step` and deletes older ones than config checkpoint.keep allows. Ends
+ * the program with code 74 if that fails. Returns the milliseconds that it took. */
 static inline double checkpoint_save(CheckpointState *state, int64_t step) {
     double begin = clock_ms();
     Saver *s = saver_create(state);
@@ -156,7 +156,7 @@ static inline double checkpoint_save(CheckpointState *state, int64_t step) {
     return clock_ms() - begin;
 }
 
-/* Sets the state that this rank holds to the known bits of `step`. */
+/* Sets the masters, m and v that this rank holds to the bits that fixture_bits gives for `step`. */
 static inline void fixture_fill(Fixture *f, int64_t step) {
     for (int which = 0; which < 3; which++)
         for (int i = 0; i < f->shards->spans; i++) {
@@ -167,8 +167,8 @@ static inline void fixture_fill(Fixture *f, int64_t step) {
         }
 }
 
-/* Returns how many elements of the state that this rank holds differ from the state of `step`. The bf16 weights are
- * compared, too. */
+/* Returns how many elements of this rank's masters, m and v differ from the bits that fixture_bits gives for `step`.
+ * Elements of bf16 weights that differ from their rounded masters count too. */
 static inline int64_t fixture_differences(const Fixture *f, int64_t step) {
     int64_t wrong = 0;
     for (int i = 0; i < f->shards->spans; i++) {

@@ -6,8 +6,8 @@
 #include "run/checkpoint/memory_copies.h"
 #include "test/run/checkpoint/checkpoint_fixture.h"
 
-static int hosts = 1; /* number of simulated hosts; all have equally many ranks, except that the last one also has the
-                       * remainder */
+/* number of simulated hosts. They divide the ranks equally; the last one also has the remainder. */
+static int hosts = 1;
 
 /* Replaces comm_host (ld --wrap): returns the name of the rank's simulated host. */
 const char *__wrap_comm_host(const Comm *c, int rank);
@@ -23,7 +23,8 @@ static inline void memory_fixture(Fixture *f, Comm *comm, const char *dir) {
     fixture_create(f, comm, dir, F32, 1, extra);
 }
 
-/* Makes copies in memory of steps from..to on all ranks. Then ends the job as if it were lost, so its files stay. */
+/* Copies the training state to memory at each step from..to, on all ranks. Then ends the job, but keeps the copies, as
+ * if a crash had ended it. */
 static inline void take_and_lose(Fixture *f, int64_t from, int64_t to) {
     MemoryCopied  copied;
     Comm         *comm = f->state.comm;
@@ -45,8 +46,8 @@ static inline void take_and_lose(Fixture *f, int64_t from, int64_t to) {
     comm_barrier(comm);
 }
 
-/* Returns the path of a file of copies on a simulated host; `name` is the file's name. An empty name gives the
- * folder. */
+/* Returns the path of a file in the folder where a simulated host keeps its in-memory copies of the training state.
+ * With an empty `name` it returns the folder. */
 static inline Path memory_file(const Fixture *f, const char *host, const char *name) {
     char folder[4608];
     snprintf(folder, sizeof folder, "%s", memory_folder(&f->state).text);

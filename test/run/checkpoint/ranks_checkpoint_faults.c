@@ -21,7 +21,8 @@ static int on_rank(int rank, int value) {
     return (int)shared;
 }
 
-/* Runs one save under the fault rule, with stderr closed. Returns 1 if the fault has occurred on the rank `victim`. */
+/* Saves once under a rule that makes calls fail. stderr goes to /dev/null meanwhile. Returns 1 if the fault has
+ * occurred on the rank `victim`. */
 static int save_under(Fixture *f, const char *rule, int nth, int victim, int *saved) {
     fflush(stderr);
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);

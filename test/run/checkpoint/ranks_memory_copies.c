@@ -14,7 +14,8 @@
 
 #include "test/run/lib/ranks_folder.h"
 
-/* A capture of stderr. before: a duplicate of the old stderr. path: the file that gets the output of this rank. */
+/* A capture of this rank's stderr. before: a duplicate of the original descriptor. path: the file that gets the
+ * output. */
 typedef struct { int before; Path path; } Caught;
 
 static Caught catch_stderr(void) {
@@ -26,7 +27,7 @@ static Caught catch_stderr(void) {
     return c;
 }
 
-/* Ends the capture. Returns how many ranks have printed the words. */
+/* Ends the capture of stderr. Returns on how many ranks the captured output contains the words. */
 static int64_t said(Caught c, const char *words) {
     char *text;
     fflush(stderr);
@@ -41,7 +42,8 @@ static int64_t said(Caught c, const char *words) {
 
 static int is_first(void) { return comm_rank(world) == 0; }
 
-/* Creates a run with a checkpoint of step 5 and copies in memory of steps 6 and 7. Then loses its job. */
+/* Creates a run with a checkpoint of step 5 on disk and copies of steps 6 and 7 in memory. Then ends its job as a crash
+ * would, which keeps the copies. */
 static void lose(Fixture *f, int on_hosts) {
     hosts = on_hosts;
     memory_fixture(f, world, dir);
@@ -67,7 +69,8 @@ static void test_newest_comes_back(void **state) {
         EXPECT_ON_ALL(resumed.step == 7 && resumed.ranks == comm_size(world) && !resumed.is_copy);
         EXPECT_ON_ALL(fixture_differences(&f, 7) == 0);
         EXPECT_ON_ALL(f.train_state.start.step == 7 && f.train_state.start.tokens == 7 * 480);
-        expect_resume(&f, 7); /* this time the checkpoint on disk is used, because the copies in memory are not newer */
+        /* uses the checkpoint of step 7 that the first resume made, because the copies are not newer */
+        expect_resume(&f, 7);
         if (is_first()) fixture_folder_remove(dir), mkdir(dir, 0700);
         comm_barrier(world);
     }
@@ -98,8 +101,8 @@ static void test_without_a_checkpoint(void **state) {
     expect_resume(&f, 7);
 }
 
-/* With a flipped byte in the copy of step 7, the resume uses the copy of step 6. If that is damaged too, it uses the
- * checkpoint of step 5. Each damaged copy is named in a warning. */
+/* A byte in the in-memory copy of step 7 is flipped, so the resume uses the copy of step 6. If that is damaged too, it
+ * uses the checkpoint of step 5. Each damaged copy is named in a warning. */
 static void test_flipped_byte(void **state) {
     (void)state;
     Fixture    f;
@@ -134,8 +137,8 @@ static void test_neighbour_has_it(void **state) {
     expect_resume(&f, 7);
 }
 
-/* Deletes the copies of each host in turn. With several hosts step 7 is restored from the neighbour's second copy. With
- * one host the checkpoint of step 5 is used. */
+/* Deletes the in-memory copies on each simulated host in turn. With several hosts, each host also keeps a second copy
+ * of another host's state, so step 7 is restored. With one host the checkpoint of step 5 is used. */
 static void test_lost_host(void **state) {
     (void)state;
     static const char *const name[] = {"hostA", "hostB", "hostC", "hostD"};
@@ -151,7 +154,8 @@ static void test_lost_host(void **state) {
         }
 }
 
-/* A host's neighbour has its second copy. If both hosts are lost, step 7 is lost, and a warning names it. */
+/* Each host's copies exist only on that host and on the next one. If both hosts are lost, step 7 cannot be restored,
+ * and a warning names it. */
 static void test_lost_hosts(void **state) {
     (void)state;
     Fixture f;
@@ -166,8 +170,8 @@ static void test_lost_hosts(void **state) {
     expect_resume(&f, 5);
 }
 
-/* The last rank was killed while it copied step 7, so its copy still begins with a zero. The resume uses step 6,
- * without a warning. */
+/* The last rank was killed while it copied step 7 to memory. The first bytes of a copy are zero until it is complete.
+ * The resume therefore uses step 6, without a warning. */
 static void test_cut_off_copy(void **state) {
     (void)state;
     Fixture f;
@@ -184,7 +188,7 @@ static void test_cut_off_copy(void **state) {
     expect_resume(&f, 6);
 }
 
-/* Copies are not used if the config says so, or if the folder belongs to a new run. */
+/* In-memory copies are not used if the config switches them off, or if the run folder now belongs to a new run. */
 static void test_not_ours(void **state) {
     (void)state;
     Fixture f;
@@ -200,7 +204,7 @@ static void test_not_ours(void **state) {
     expect_resume(&f, 5);
 }
 
-/* A copy that was dropped, or whose weights or moments are not finite, never counts as whole. */
+/* A resume does not use an in-memory copy that was marked invalid, or whose weights or moments are not finite. */
 static void test_of_no_use(void **state) {
     (void)state;
     Fixture      f;
@@ -227,7 +231,8 @@ static void test_of_no_use(void **state) {
     expect_resume(&f, 5);
 }
 
-/* If one rank has no memory for copies, no rank makes them. There is one warning, and no file is left. */
+/* If one rank cannot allocate the memory for its copies of the state, no rank makes copies. There is one warning, and
+ * no file is left. */
 static void test_no_room(void **state) {
     (void)state;
     Fixture f;
@@ -243,7 +248,7 @@ static void test_no_room(void **state) {
     EXPECT_ON_ALL(said(c, "no copies in memory are made: cannot take") == 1);
     EXPECT_ON_ALL(m == NULL);
     EXPECT_ON_ALL(access(memory_file(&f, "hostA", "").text, F_OK) != 0);
-    memory_copies_start(m, 1); /* has no effect, because no copies are made */
+    memory_copies_start(m, 1); /* has no effect, because m is NULL: no copies are made */
     memory_copies_end(m);
     fixture_destroy(&f);
 }

@@ -50,13 +50,13 @@ typedef struct {
     int     recording;
     Node    node[DISK_NODES];
     int     nodes;
-    Entry   first[DISK_ENTRIES];    /* names in all folders when the recording began */
+    Entry   first[DISK_ENTRIES];    /* names that the files in all folders had when the recording began */
     int     firsts;
-    Entry   now[DISK_ENTRIES];      /* names in all folders now */
+    Entry   now[DISK_ENTRIES];      /* names that the files in all folders have after the changes so far */
     int     nows;
     Change  change[DISK_CHANGES];
     int     changes;
-    int     of_fd[DISK_FDS];        /* [descriptor] number of the node that is open; -1: not recorded */
+    int     of_fd[DISK_FDS];        /* [descriptor] number of the node that it has open; -1: none below root */
 } Disk;
 
 static Disk disk;
@@ -69,7 +69,7 @@ static Entry *entry_of(Entry *list, int count, int folder, const char *name) {
     return NULL;
 }
 
-/* Applies a change of names to a list of entries. Other entries stay. */
+/* Applies a recorded link, unlink or rename to a list of names in folders. */
 static void apply_name(Entry *list, int *count, const Change *c) {
     Entry *e = entry_of(list, *count, c->folder, c->name);
     if (e && c->kind != CHANGE_LINK) *e = list[--*count];
@@ -223,7 +223,7 @@ static void read_folder(const char *path, int folder) {
     closedir(d);
 }
 
-/* Starts the recording. The files that are now below root are the state before all changes. */
+/* Starts to record changes of files. The files that are now below the folder root are the state before all changes. */
 static void disk_record(const char *root) {
     memset(&disk, 0, sizeof disk);
     memset(disk.of_fd, -1, sizeof disk.of_fd);
@@ -244,7 +244,8 @@ static void disk_free(void) {
 
 typedef enum { FATE_LOST, FATE_THERE, FATE_TORN /* torn: some blocks of 512 bytes of a write are kept */ } Fate;
 
-/* Returns 1 if change i is certain to be kept when the power fails after `count` changes. */
+/* Returns 1 if a power failure after the first `count` changes certainly keeps change i: a later sync of its file or
+ * folder precedes the failure. */
 static int is_sure(int i, int count) {
     const Change *c = &disk.change[i];
     int           is_name = c->kind <= CHANGE_RENAME;
@@ -272,7 +273,8 @@ static void apply_write(unsigned char *data, const Change *c, Fate fate, uint64_
     }
 }
 
-/* Returns the malloc'ed bytes of file `node` after the first `count` changes with these fates. */
+/* Returns the malloc'ed content of file `node` after the first `count` changes. fate [count] says which of them a power
+ * failure keeps. Sets *bytes to the length. */
 static unsigned char *file_after(int node, const Fate *fate, int count, uint64_t seed, uint64_t *bytes) {
     unsigned char *data = malloc(disk.node[node].bytes + 1);
     CHECK(data, "no memory");
@@ -308,13 +310,14 @@ static uint64_t put_folder(const char *path, int folder, const Entry *list, int 
             part[1] = XXH3_64bits(data, bytes), part[2] = bytes;
             free(data);
         }
-        hash += XXH3_64bits(part, sizeof part); /* the hashes are added, so that the order of names does not matter */
+        /* hashes of names and contents are added, so their order does not matter */
+        hash += XXH3_64bits(part, sizeof part);
     }
     return hash;
 }
 
-/* Builds below `path` the state after `count` changes with these fates. With path "" it builds nothing. Returns a hash
- * of the state. */
+/* Builds below `path` the files that a power failure leaves after the first `count` changes. fate [count] says which of
+ * them it keeps. With path "" it builds nothing. Returns a hash of these files. */
 static uint64_t disk_after(const char *path, const Fate *fate, int count, uint64_t seed) {
     Entry list[DISK_ENTRIES];
     int   entries = disk.firsts;

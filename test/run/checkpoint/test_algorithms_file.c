@@ -80,7 +80,7 @@ static void test_other_things(void **state) {
         assert_refused(json, words, 2);
         cJSON_Delete(json);
     }
-    /* the damaged entry of the table of algorithms follows a valid one */
+    /* a list of products with a valid entry and then a damaged one is refused as a whole */
     for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
         matmul_algorithms_clear();
         matmul_algorithms_set(here);

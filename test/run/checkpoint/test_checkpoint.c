@@ -5,7 +5,7 @@
 
 #include "test/run/lib/own_folder.h"
 
-/* Saves the states of a list of steps that ends with 0. */
+/* Saves a checkpoint of each step in a list that ends with 0. */
 static void save_steps(const int64_t *steps, const char *extra, DType act) {
     Fixture f;
     fixture_create(&f, comm, dir, act, 1, extra);
@@ -144,7 +144,7 @@ static void test_folder_is_as_described(void **state) {
 
 typedef struct { const char *extra; int64_t want; } Attempt;
 
-/* Runs in a child: resumes, and exits with 0 only if it has the state of the wanted step. */
+/* Runs in a child: resumes. Exits with 0 only if that restores the step a->want with all its bits. */
 static void resume_piece(void *argument) {
     const Attempt *a = argument;
     Fixture        f;
@@ -171,14 +171,14 @@ static void test_falls_back(void **state) {
     assert_int_equal(child_lines(&c), 1);
     assert_non_null(strstr(c.said, "step_00000003 is passed over: model.safetensors is damaged"));
     flip_bit("step_00000002/optimizer.safetensors", -5);
-    expect_refusal("", EXIT_DATA, "undamaged (of 2; step_00000003:"); /* only two are left to verify, because
-                                                                      * checkpoint.keep is 2 and step 1 was deleted */
+    /* says "of 2", because checkpoint.keep is 2, so step 1 was deleted */
+    expect_refusal("", EXIT_DATA, "undamaged (of 2; step_00000003:");
     flip_bit("step_00000003/model.safetensors", -5);
     assert_int_equal(resume("", 3).code, 0);
 }
 
-/* Starts with every value of run.resume, in an empty folder, in one with a log, a checkpoint, a damaged newest
- * checkpoint, or only damaged ones. The table has the exit code, the step and the message that are due. */
+/* Tries every value of run.resume in folders with different contents: nothing, only a log, a checkpoint, a damaged
+ * newest checkpoint, only damaged ones. `due` has the expected exit code, step and message. */
 static void test_resume_words(void **state) {
     (void)state;
     static const char *const words[] = {"auto", "never", "must"};
@@ -224,7 +224,7 @@ static void test_lost_checkpoints(void **state) {
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(access(metrics.text, F_OK), -1);
     assert_int_equal(io_file_bytes(kept.text), strlen(LINES));
-    /* loses the checkpoints a second time, which must not replace a kept file */
+    /* The run loses its checkpoints again. The log that was kept the first time must not be overwritten. */
     assert_int_equal(io_replace_file(metrics.text, LINES, strlen(LINES)), 0);
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(io_file_bytes(kept.text), strlen(LINES));
@@ -232,14 +232,14 @@ static void test_lost_checkpoints(void **state) {
     rename(path_of("%s/elsewhere", dir).text, path_of("%s/checkpoints", dir).text);
     assert_int_equal(resume("", 4).code, 0);
     rename(path_of("%s/checkpoints", dir).text, path_of("%s/elsewhere", dir).text);
-    /* the log ends in its first line, as of a run that was killed before its first checkpoint */
+    /* this log has only its first line, as of a run that was killed before its first checkpoint */
     assert_int_equal(io_replace_file(metrics.text, LINES, strcspn(LINES, "\n") + 1), 0);
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(unlink(metrics.text), 0);
     assert_int_equal(resume("", 0).code, 0);
 }
 
-/* Replaces the version in state.json and corrects the file's hash. */
+/* Replaces the format version in the manifest state.json, and corrects the hash at the end of that file. */
 static void set_version(const char *version) {
     char   *text;
     Path    path = path_of("%s/checkpoints/step_00000004/state.json", dir);
@@ -255,7 +255,7 @@ static void set_version(const char *version) {
 static void test_versions(void **state) {
     (void)state;
     SAVE(2, 4);
-    set_version("1.7"); /* a checkpoint of another minor version is read, because it only adds keys */
+    set_version("1.7"); /* a higher minor version only adds keys, so its checkpoint is read */
     assert_int_equal(resume("", 4).code, 0);
     set_version("2.0");
     /* refuses instead of resuming from step 2, which would undo the work of a newer program */
@@ -354,8 +354,8 @@ static void test_the_best_stays(void **state) {
     assert_string_equal(listing(), "step_00000008 step_00000009 ");
 }
 
-/* The power fails after a save, before old checkpoints are deleted. No checkpoint that should stay is gone, and the
- * next save deletes for both. */
+/* The power fails after a save, before old checkpoints are deleted. No checkpoint that should be kept is missing. The
+ * next save also deletes what the interrupted one should have deleted. */
 static void test_a_prune_that_never_came(void **state) {
     (void)state;
     static const char all[] = "},\"checkpoint\":{\"keep\":9", every_3[] = "},\"checkpoint\":{\"every\":1,\"keep\":2,\"keep_every\":3";
@@ -409,7 +409,8 @@ static void test_leftovers_go_and_strangers_stay(void **state) {
     assert_string_equal(listing(), "best step_00000001.old step_00000002 step_00000003 step_1 ");
 }
 
-/* In the folder of an unfinished save, only files that a save writes are deleted. */
+/* An interrupted save leaves a folder step_XXXXXXXX.tmp. From it only files that a save writes are deleted; other files
+ * are kept. */
 static void test_files_of_others_stay(void **state) {
     (void)state;
     char  *text;
@@ -472,7 +473,7 @@ static void test_saving_a_step_again(void **state) {
     stat(file.text, &before);
     SAVE(20);
     stat(file.text, &after);
-    /* the file is unchanged, because step 20 was saved already and is whole */
+    /* model.safetensors is not written again, because step 20 was saved already and is undamaged */
     assert_int_equal(before.st_ino, after.st_ino);
     flip_bit("step_00000020/model.safetensors", -5);
     SAVE(20);
@@ -504,7 +505,7 @@ static void roll_back_piece(void *argument) {
     if (step != *(int64_t *)argument) _exit(1);
 }
 
-/* A rollback returns to the first weights only if nothing was saved yet. */
+/* A rollback returns to the weights of step 0 only if the run has never saved a checkpoint. */
 static void test_rolling_back(void **state) {
     (void)state;
     int64_t none = 0, one = 1;

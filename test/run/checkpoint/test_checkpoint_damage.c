@@ -132,7 +132,7 @@ static void test_missing_and_swapped_files(void **state) {
         expect_fall_back("empty");
         rename(kept.text, at_newest(names[n]));
         assert_true(verifies());
-        /* config.json is equal in both steps, so exchanging it is no damage */
+        /* both steps have an equal config.json, so exchanging these files is no damage */
         if (strcmp(names[n], "config.json") == 0) continue;
         Path copy = path_of("cp '%s' '%s' && cp '%s' '%s'", at_newest(names[n]), kept.text, at_older(names[n]), kept_older.text);
         assert_int_equal(system(copy.text), 0);
@@ -180,7 +180,7 @@ static void measure(void) {
     }
 }
 
-/* Returns the file of case i, and sets *bit to the bit that is flipped in it. */
+/* Returns the number of the file that case i damages, and sets *bit to the bit to flip in it. */
 static int bit_of(int64_t i, uint64_t *bit) {
     uint32_t w[4];
     for (int n = 0; n < NAMES; n++) {

@@ -24,7 +24,7 @@ static int leave_unlogged(void **state) {
 
 typedef struct { const char *spec; int64_t step; } Saving;
 
-/* Sets the fault rule. Calls are counted from here on. */
+/* Sets the rule that says which I/O call fails and how. Calls are counted from here on. */
 static void plant(const char *spec) {
     failpoints_reset();
     if (spec) setenv("TRAIN_GPT_FAIL", spec, 1);
@@ -64,8 +64,8 @@ static int verifies(int64_t step) {
     return 1;
 }
 
-/* Returns the path of the log that a fault writes when it occurs. If a rule names more calls than there are, there is
- * no log, and the loop over the calls ends. */
+/* Returns the path of the file that an injected fault writes when it occurs. If a rule names call n and fewer calls are
+ * made, there is no such file. The loop over n then ends. */
 static Path log_path(void) { return path_of("%s/struck", dir); }
 static int  struck(void) { return unlink(log_path().text) == 0; }
 
@@ -81,8 +81,8 @@ static void start_over(void) {
     assert_int_equal(system(path_of("rm -rf '%s' && cp -al '%s' '%s'", checkpoints.text, kept.text, checkpoints.text).text), 0);
 }
 
-/* Asserts what a save of step 3 that deletes step 1 may leave in the folder. Step 2 is unchanged. Step 1 is whole or
- * gone. Step 3 is whole, or does not have its final name. */
+/* Asserts that a failed save of step 3, which also deletes step 1, left a valid folder. Step 2 is unchanged. Step 1 is
+ * complete or gone. Step 3 is complete, or does not have its final name. */
 static void expect_old_or_new(const char *spec) {
     if (!verifies(2)) fail_msg("%s: step 2 was touched", spec);
     if (there("step_00000001") && !verifies(1)) fail_msg("%s: half of step 1 is there", spec);
@@ -91,7 +91,7 @@ static void expect_old_or_new(const char *spec) {
     expect_resume_at(2, 3, spec);
 }
 
-/* Asserts that the next save deletes what an interrupted one left. */
+/* Saves step 4 and asserts that this deletes what an interrupted save of step 3 left. */
 static void expect_next_save(const char *spec) {
     if (save(4, NULL).code != 0) fail_msg("%s: the next save fails", spec);
     if (there("step_00000003.tmp") || there(".trash-step_00000001")) fail_msg("%s: leftovers stay", spec);
@@ -115,7 +115,7 @@ static void test_every_call_of_a_save(void **state) {
             if (what >= 3) {
                 if (c.code != -1) fail_msg("%s: exit %d", spec, c.code);
                 killed++;
-            } else if (c.code == 0) { /* step 3 is saved, so each warning may only be about older steps */
+            } else if (c.code == 0) { /* step 3 is saved, so a warning is only allowed about older steps */
                 if (!verifies(3) || (what == 2 && c.said[0])) fail_msg("%s: %s", spec, c.said);
                 int is_unread = strstr(c.said, "does not count as a checkpoint to fall back to") != NULL;
                 if (c.said[0] && !is_unread && !strstr(c.said, "warning: cannot remove the old checkpoint"))
@@ -145,8 +145,8 @@ static void resume_piece(void *argument) {
     _exit(fixture_differences(&f, step) == 0 ? 100 + (int)step : 99);
 }
 
-/* A checkpoint that cannot be read does not count as damaged. The start ends, and the next start uses this newest
- * checkpoint, not an older one. */
+/* A checkpoint that cannot be read does not count as damaged. The resume ends with an error instead of using an older
+ * checkpoint. Without the fault the newest one is used. */
 static void test_every_call_of_a_resume(void **state) {
     (void)state;
     static const char *const whats[] = {"EIO", "short", "kill-before", "kill-after"};
@@ -173,7 +173,7 @@ static void test_every_call_of_a_resume(void **state) {
     assert_true(ended > 8 && calls > 50);
 }
 
-/* A checkpoint folder that cannot be read is not overwritten. */
+/* A save of step 2 fails if a folder of step 2 exists and cannot be read. The folder is not overwritten. */
 static void test_a_step_that_cannot_be_read_is_not_saved_again(void **state) {
     (void)state;
     start_over();
@@ -292,7 +292,7 @@ static void test_one_failed_save_is_a_warning(void **state) {
 
 static void test_three_in_a_row_end_the_job(void **state) {
     (void)state;
-    /* one save makes eight of these calls, so the fault begins with the second save */
+    /* one save calls pwrite eight times, so the ninth call, in the second save, is the first to fail */
     Child c = save_series("io.pwrite@9+:ENOSPC", 9);
     assert_int_equal(c.code, EXIT_IO);
     assert_int_equal(child_lines(&c), 3);
@@ -302,7 +302,7 @@ static void test_three_in_a_row_end_the_job(void **state) {
     assert_non_null(strstr(c.said, strerror(ENOSPC)));
     expect_resume_at(1, 1, "three failures");
     assert_false(there("step_00000004.tmp"));
-    /* the first two saves fail, and later another one, so three in a row never fail */
+    /* saves 1 and 2 fail, and later another one; three in a row never fail */
     c = save_series("io.fsync@1:EIO;io.fsync@2:EIO;io.fsync@10:EIO", 5);
     assert_int_equal(c.code, 0);
 }

@@ -19,8 +19,8 @@ static void save_one(int64_t step) {
     fixture_destroy(&f);
 }
 
-/* Only a name that folder_name() makes is a step. Only such a name with one of the program's endings is a leftover of a
- * save. */
+/* Only a name exactly as folder_name() makes it, such as step_00000001, is a checkpoint. Only such a name with one of
+ * the program's endings is a leftover of a save. */
 static void test_names_of_strangers(void **state) {
     (void)state;
     static const char *const names[] = {
@@ -59,8 +59,8 @@ static void expect_end(Child c, int code, const char *word) {
         fail_msg("exit %d, %d due: \"%s\" does not say \"%s\"", c.code, code, c.said, word);
 }
 
-/* Without the folder there is no checkpoint yet. A folder that cannot be read is refused, because it may hold
- * checkpoints of this run. */
+/* Without the folder run.dir/checkpoints there is no checkpoint yet. If it exists but cannot be read, the start is
+ * refused, because it may hold checkpoints of this run. */
 static void test_checkpoints_is_something_else(void **state) {
     (void)state;
     StepFolder *list;

@@ -16,7 +16,9 @@ static uint64_t seed = 1;
 static int      states, old_ones;
 
 typedef struct { uint64_t *hash; int count, room; } Set;
-static Set choices, contents; /* hashes of what was tried: the sets of changes that are kept, and the resulting files */
+/* hashes, to count each case once: `choices` of the sets of changes that a disk keeps, `contents` of the resulting
+ * files */
+static Set choices, contents;
 
 static int enter_beside(void **state) {
     if (enter(state)) return -1;
@@ -38,8 +40,8 @@ static void save(int64_t step) {
     fixture_destroy(&f);
 }
 
-/* Asserts that a start in the folder `left` finds one of the two steps. After every 16th state it also saves and
- * resumes there. */
+/* Asserts that a start in the folder `left` finds one of the steps `old` and `new`. For every 16th simulated disk it
+ * also saves and resumes there. */
 static void expect_old_or_new(int64_t old, int64_t new, int is_done, int count) {
     Fixture f;
     fixture_create(&f, comm, left, F32, 1, "");
@@ -66,7 +68,8 @@ static int is_new(Set *set, uint64_t hash) {
 }
 
 static void try_state(const Fate *fate, int count, uint64_t tear, int64_t old, int64_t new) {
-    /* after the last change only the new checkpoint is allowed; this state is counted separately */
+    /* After all changes of a save only the new checkpoint is allowed. The hash starts with is_done, so this case is
+     * counted separately. */
     int      is_done = count == disk.changes;
     uint64_t choice = (uint64_t)is_done;
     for (int i = 0; i < count; i++) {
@@ -88,8 +91,8 @@ static uint64_t random_at(uint64_t a, uint64_t b) {
     return XXH3_64bits(x, sizeof x);
 }
 
-/* Tries one round of power failures after `count` changes. In round 0 all changes that are not permanent are lost, in
- * round 1 they are kept. Then each change alone is lost, kept or torn, and then a random choice. */
+/* Simulates a power failure after `count` changes. In round 0 all changes that are not synced yet are lost, in round 1
+ * all are kept. Later rounds lose, keep or tear one change each, then choose at random for each. */
 static void try_round(int count, int round, int64_t old, int64_t new) {
     Fate fate[DISK_CHANGES];
     int  unsure[DISK_CHANGES], many = 0;

@@ -69,8 +69,8 @@ static void moved(Fixture *f) { f->shards->layout.param[3].offset++; }
 static void wider(Fixture *f) { f->shards->layout.param[4].dim[1]++; }
 static void deeper(Fixture *f) { f->shards->layout.param[3].dims = 2; }
 
-/* The table of tensors differs from the saved one, as after run.allow_change = model. Then nothing is read into a wrong
- * place. */
+/* The model's table of tensors differs from that of the checkpoint, which run.allow_change = model permits. No tensor
+ * is read into a wrong place. */
 static void test_tensors_of_another_model(void **state) {
     (void)state;
     save_one(F32, (LossScale){1.0, 0});
@@ -84,7 +84,7 @@ static void test_tensors_of_another_model(void **state) {
     expect_end("", NULL, 104, "");
 }
 
-/* A saved loss scale is used only if the precision is the same. */
+/* A resume uses the loss scale of the checkpoint only if that was saved with the same precision. */
 static void test_the_loss_scale_is_its_precisions(void **state) {
     (void)state;
     static const DType types[] = {F32, BF16};

@@ -11,7 +11,7 @@
 
 #include "test/run/lib/own_folder.h"
 
-static size_t one;      /* bytes that one checkpoint takes on disk */
+static size_t one;      /* bytes on disk of one checkpoint */
 static int    is_silent; /* 1: the simulated statvfs() fails */
 /* simulated capacity of the file system of run.dir/checkpoints, in checkpoints; other file systems are full */
 static double capacity;
@@ -26,7 +26,8 @@ static const char *in_checkpoints(const char *name) {
     return (path = path_of("%s/checkpoints%s%s", dir, *name ? "/" : "", name)).text;
 }
 
-/* Simulates statvfs(). The files in checkpoints/ use up the capacity. */
+/* Replaces statvfs(): only the file system of run.dir/checkpoints has free space, `capacity` checkpoints minus the
+ * files in it. */
 int __wrap_statvfs(const char *path, struct statvfs *fs);
 int __wrap_statvfs(const char *path, struct statvfs *fs) {
     double used = 0.0;
@@ -115,8 +116,8 @@ static void test_other_leftovers_are_kept(void **state) {
     assert_int_equal(access(in_checkpoints("step_00000020.tmp.passed-over/a/b"), F_OK), 0);
 }
 
-/* A start goes on if statvfs() fails. It needs no space if no save follows. A checkpoint of zero bytes takes no
- * space. */
+/* A start continues if statvfs() fails. It needs no free space if it is past its last save, and a checkpoint folder
+ * without files uses no space. */
 static void test_room_that_is_not_needed_or_not_known(void **state) {
     (void)state;
     capacity = 0.5;
@@ -176,7 +177,7 @@ static void save_piece(void *argument) {
     checkpoint_save(&f.state, 10);
 }
 
-/* A full disk is reported before anything is written to it. */
+/* A save to a disk without enough space is refused before anything is written. */
 static void test_a_save_without_room(void **state) {
     (void)state;
     capacity = 0.9;
@@ -220,7 +221,8 @@ static void test_room_is_that_of_the_folder_itself(void **state) {
 
 static void test_no_folder_of_ours(void **state) {
     (void)state;
-    /* targets of links; nobody may create files in /proc/self/fd */
+    /* Targets of a link named checkpoints: none of them can hold a checkpoint. Nobody may create files in
+     * /proc/self/fd. */
     static const char *const points_to[] = {"/nonexistent", "/dev/null", "/proc/self/fd"};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(symlink(points_to[i], in_checkpoints("")), 0);

@@ -45,7 +45,7 @@ static void test_what_else_is_in_it(void **state) {
     fixture_destroy(&f);
 }
 
-/* A checkpoint of the same step from another run, or from this run after other tokens, is replaced. */
+/* A save replaces the checkpoint of the same step if that is from another run, or from this run after other data. */
 static void test_a_step_of_another_run(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -116,7 +116,8 @@ static void lose_during_the_save(Fixture *f) {
     saver_start(s, 4, NULL);
     for (int part = 0;; part++) {
         while (!saver_ready(s)) usleep(1000);
-        if (part == 1) sign_from_elsewhere(); /* the lock is taken when the tensors are written, but not the manifest */
+        /* another job takes the lock file between the writing of the tensors and of the manifest */
+        if (part == 1) sign_from_elsewhere();
         saver_next(s);
     }
 }
@@ -160,8 +161,8 @@ static void test_a_log_that_cannot_be_synced(void **state) {
     assert_int_not_equal(access(step_path("").text, F_OK), 0);
 }
 
-/* If some bytes of a file were written by no rank, or by two, the save reports a bug before the folder gets its final
- * name. */
+/* A save reports a bug if the ranks together left out bytes of a file or wrote some twice. The folder then does not get
+ * its final name. */
 static void test_runs_that_do_not_cover(void **state) {
     (void)state;
     for (int twice = 0; twice < 2; twice++) {

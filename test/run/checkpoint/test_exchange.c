@@ -12,11 +12,11 @@
 
 #include <cmocka.h>
 
-/* Sizes that have few common factors. The number of heads, 12, must divide the width, 84. */
+/* Sizes of the model, which have few common factors. The number of heads, 12, must divide the width, 84. */
 static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
-/* Checks that a rank's extents (ranges of the file) hold as many elements as the list says, and no more than
- * exchange_most_elems, by which memory is sized. */
+/* Checks that f->elems is the sum of a rank's extents (ranges of the file). It is at most exchange_most_elems, by which
+ * the memory of a save is sized. */
 static void expect_room(const Layout *l, const FileExtents *f) {
     assert_true(f->elems <= exchange_most_elems(l));
     int64_t sum = 0;

@@ -17,7 +17,7 @@
 #include "core/json.h"
 #include "test/run/config/every_value.h"
 
-enum { TAIL = 29 }; /* bytes of the end of a manifest: ,\n"hash":"0123456789abcdef"}\n */
+enum { TAIL = 29 }; /* bytes of the last part of a manifest: ,\n"hash":"0123456789abcdef"}\n */
 
 /* Returns the text of a small manifest; the caller frees it. */
 static char *sample(size_t *bytes) {
@@ -49,7 +49,8 @@ static char *sample(size_t *bytes) {
     return text;
 }
 
-/* Parses an allocation of exactly this size, so that AddressSanitizer notices a read after its end. */
+/* Parses a copy of the text in an allocation of exactly its size, so that AddressSanitizer notices a read after its
+ * end. */
 static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *fault) {
     char *copy = malloc(bytes ? bytes : 1);
     memcpy(copy, text, bytes);
@@ -82,7 +83,7 @@ static void test_round_trip(void **state) {
     free(text);
 }
 
-/* Every number that a field can hold is read back from the text that the writer made. */
+/* Every number that a field of a manifest can hold is written as text and read back unchanged. */
 static void test_extreme_numbers(void **state) {
     (void)state;
     static const double VALUES[] = {0.0, 5e-324, 2.2250738585072014e-308, 0.1, 1.0 / 3.0, 9007199254740991.0, 0x1p53, 9007199254740994.0,
@@ -179,7 +180,7 @@ static void test_every_cut_and_every_bit(void **state) {
 static void read_changed(char *text, void *good) {
     char     fault[MANIFEST_FAULT_BYTES] = "", signed_text[8192];
     Manifest m;
-    size_t   end = strlen(text) - 1; /* position of the last brace */
+    size_t   end = strlen(text) - 1; /* position of the last brace, where the hash is inserted */
     int      tail = snprintf(signed_text, sizeof signed_text, "%.*s,\n\"hash\":\"%016" PRIx64 "\"}\n", (int)end, text,
                              manifest_hash(text, end));
     assert_in_range(tail, 1, sizeof signed_text - 1);
@@ -205,7 +206,8 @@ static void test_every_value(void **state) {
     free(text);
 }
 
-/* Returns the sample manifest with the first `from` replaced by `to` and the hash corrected. */
+/* Returns the sample manifest with the first occurrence of `from` replaced by `to` and its hash corrected. Sets *bytes
+ * to its length; the caller frees it. */
 static char *forge(const char *from, const char *to, size_t *bytes) {
     size_t old;
     char  *text = sample(&old), *at = memmem(text, old, from, strlen(from)), *out = malloc(old + strlen(to) + TAIL + 1);
@@ -235,7 +237,7 @@ static void test_forgeries(void **state) {
         {"\"run_id\"", "\"run_ix\"", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "../../etc/passwd", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "0123456789abcdef0123456789abcdef01234567", MANIFEST_BROKEN, "run_id"},
-        /* a run that is not a copy has no "parent"; an earlier version has no "folder" */
+        /* accepted: a run that is not a copy has no "parent", and an earlier version has no "folder" */
         {"\"parent\"", "\"later\"", MANIFEST_GOOD, ""},
         {"\"folder\"", "\"later\"", MANIFEST_GOOD, ""},
         {"fedcba9876543210", "here", MANIFEST_BROKEN, "parent"},
@@ -279,7 +281,7 @@ static void test_forgeries(void **state) {
         {"\"data\":[", "\"data\":[],\"x\":[", MANIFEST_BROKEN, "data"},
         {"\"data\":[", "\"data\":{},\"x\":[", MANIFEST_BROKEN, "data"},
         {"\"tokenizer.json\"", "\"vocab.bin\"", MANIFEST_BROKEN, "a file that no checkpoint has"},
-        /* each key that a later version added may be missing */
+        /* accepted: this file was added in a later version, so it may be missing */
         {"\"tokenizer.json\"", "\"generation_config.json\"", MANIFEST_GOOD, ""},
         {"\"model.safetensors\"", "\"../../model.safetensors\"", MANIFEST_BROKEN, "model.safetensors in its place"},
         {"\"model.safetensors\"", "\"/etc/passwd\"", MANIFEST_BROKEN, "model.safetensors in its place"},
@@ -313,7 +315,7 @@ static void test_forgeries(void **state) {
     }
 }
 
-/* A text of nothing but values, with the right hash, is refused before a tree is built from it, because the tree would
+/* A manifest of very many values, with the right hash, is refused before its JSON tree is built, because the tree would
  * be large. */
 static void test_costly_text(void **state) {
     (void)state;

@@ -79,8 +79,8 @@ static void test_every_byte_counts(void **state) {
     }
 }
 
-/* Files that must not be read: a link leads elsewhere, and a pipe never answers. A folder of another user is refused
- * when the folder is made. */
+/* memory_read refuses anything but a plain file: here a folder and a device. io_mkdir_own accepts its own folder, and
+ * refuses a link to a folder. */
 static void test_foreign_files(void **state) {
     (void)state;
     char       fault[MANIFEST_FAULT_BYTES];
@@ -121,7 +121,7 @@ static void test_every_call_of_a_rescue(void **state) {
             Child c = child_run(resume_piece, spec);
             if (unlink(log.text) != 0) break;
             calls++;
-            /* A copy that cannot be read is skipped together with its step. */
+            /* If a copy in memory cannot be read, its step is skipped, so the resume may use an older step. */
             int good = what == 0 ? c.code == EXIT_IO || (c.code >= 105 && c.code <= 107) : what == 1 ? c.code == 107 : c.code == -1;
             if (!good) fail_msg("%s: exit %d, %s", spec, c.code, c.said);
             ended += c.code == EXIT_IO;
@@ -134,7 +134,8 @@ static void test_every_call_of_a_rescue(void **state) {
     assert_true(ended > 15 && calls > 90);
 }
 
-/* Whichever call fails while copies are set up, the result is a warning and no copies. The run never ends. */
+/* Whichever I/O call fails while memory for copies of the state is set up, the run continues without copies, with a
+ * warning. */
 static void test_every_call_of_the_making(void **state) {
     (void)state;
     int refused = 0, taken = 0;

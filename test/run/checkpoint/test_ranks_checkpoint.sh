@@ -3,7 +3,7 @@
 . "$(dirname "$0")/../lib/expect.sh"
 TOOL=$PWD/$B/test/run/checkpoint/ranks_checkpoint
 export OMP_NUM_THREADS=1
-stage() { echo $(($1 % 2)); }  # both stages take part on both sides
+stage() { echo $(($1 % 2)); }  # ZeRO stage 0 or 1: both are used to save, and both to resume
 
 for w in 1 2 3 4; do
     mkdir "$WORK/$w"

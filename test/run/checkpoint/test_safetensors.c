@@ -32,7 +32,8 @@ static File *file_of(const char *header, size_t data_bytes, int64_t claimed) {
     return &file;
 }
 
-/* Parses an allocation of exactly this size, so that AddressSanitizer notices a read after its end. */
+/* Parses a copy of the bytes in an allocation of exactly their size, so that AddressSanitizer notices a read after its
+ * end. */
 static int parse(const uint8_t *bytes, size_t size, uint64_t file_bytes, Safetensors *out, char *fault) {
     uint8_t *copy = malloc(size ? size : 1);
     memcpy(copy, bytes, size);

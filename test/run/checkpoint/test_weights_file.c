@@ -10,13 +10,14 @@
 
 #include "test/run/lib/own_folder.h"
 
-/* Returns values that F32, F16 and BF16 hold exactly. */
+/* Returns the value of weight g, which F32, F16 and BF16 hold exactly. */
 static float value_of(int64_t g) { return (float)((g * 37 + g / 7) % 255 - 127) * 0.015625f; }
 
 static uint16_t f16_from_value(float f) {
     if (f == 0) return 0;
     int   exponent;
-    float fraction = frexpf(fabsf(f), &exponent); /* 0.5 <= fraction < 1, so fraction * 2 - 1 is the mantissa */
+    /* frexpf returns 0.5 <= fraction < 1, so fraction * 2 - 1 is the fraction field of a float */
+    float fraction = frexpf(fabsf(f), &exponent);
     return (uint16_t)((f < 0 ? 0x8000 : 0) | (exponent - 1 + 15) << 10 | (int)((fraction * 2 - 1) * 1024));
 }
 
@@ -31,7 +32,7 @@ typedef struct {
     const char *extra;
     int         without;     /* number of the row that is left out; -1: none */
     int64_t     wte_rows;    /* number of rows of the embedding wte; 0: FIXTURE_V */
-    float       poison;      /* replaces the last value of the file; 0: no change */
+    float       poison;      /* replaces the last value of the file, such as NaN; 0: no change */
     const char *word;        /* text that the refusal contains; NULL: the file must be read */
 } Case;
 
@@ -183,8 +184,8 @@ static void read_alone(void *argument) {
     fixture_destroy(&f);
 }
 
-/* Tests the weights that sample and eval read. A value that is not finite is found at every place, in blocks of any
- * size. */
+/* Tests weights_finite, which checks the weights that sample and eval read. It finds a value that is not finite at any
+ * position. */
 static void test_values_are_finite(void **state) {
     (void)state;
     static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY};
@@ -199,7 +200,7 @@ static void test_values_are_finite(void **state) {
     for (int64_t i = 0; i < N; i++) value[i] = i % 3 ? FLT_MAX : -FLT_MIN / 2;
     assert_int_equal(weights_finite(value, N), N);
     static const int64_t places[] = {N - 1, (1 << 18) + 1, 1 << 18, (1 << 14) + 1, 1 << 14, (1 << 14) - 1, 1, 0};
-    /* the function finds the first value that is not finite */
+    /* weights_finite returns the position of the first value that is not finite */
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         value[places[i]] = odd[i % 4];
         assert_int_equal(weights_finite(value, N), places[i]);

@@ -13,7 +13,8 @@
 #include "run/checkpoint/safetensors.h"
 #include "test/run/config/every_value.h"
 
-/* Parses an allocation of exactly this size, so that AddressSanitizer notices a read after its end. */
+/* Parses a copy of the text in an allocation of exactly its size, so that AddressSanitizer notices a read after its
+ * end. */
 static int parse(const char *text, WeightsIndex *out, char *fault) {
     size_t bytes = strlen(text);
     char  *copy = malloc(bytes + 1);

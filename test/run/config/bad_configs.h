@@ -2,8 +2,8 @@
 #ifndef TRAIN_GPT_TEST_RUN_BAD_CONFIGS_H
 #define TRAIN_GPT_TEST_RUN_BAD_CONFIGS_H
 
-/* A value that its key must not have. The only message is at the place of the value. It contains the texts `allowed`
- * and `got`. */
+/* A value that its key must not have. Loading it prints one message, at the place of the value. The message contains
+ * `allowed` (the allowed values) and `got` (what was found). */
 typedef struct { const char *key, *value, *allowed, *got; } BadValue;
 static const BadValue BAD_VALUES[] = {
     {"$schema", "1", "must be a string", "not 1"},
@@ -244,9 +244,9 @@ static const BadKey BAD_SECTIONS[] = {
     {"evaluation", "eval"}, {"evals", "eval"}, {"samples", "sample"}, {"logging", "log"},
 };
 
-/* A set of faulty overrides of a good config, separated by '|', the number of ranks, and the texts in the only message.
- * The good config has 4 layers, 6 heads, width 192, 256 positions, vocabulary 256, 12288 tokens, micro-batch 4 and 600
- * steps. */
+/* Overrides (KEY=VALUE, separated by '|') of a good config that make it faulty for this number of ranks. The one
+ * message contains the texts `says` and `also`. The good config has 4 layers, 6 heads, width 192, 256 positions,
+ * vocabulary 256, 12288 tokens a step, micro-batch 4 and 600 steps. */
 typedef struct { const char *overrides; int ranks; const char *says, *also; } BadOverride;
 #define EXPERTS "model.arch=qwen3-moe|moe.top_k=2|moe.n_inner=64|moe.experts="
 static const BadOverride BAD_OVERRIDES[] = {
@@ -412,7 +412,7 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"run.allow_change=everything", 0, "run.allow_change names keys or sections", "\"everything\""},
 };
 
-/* The text of a whole config file, with the place and text of its only message. */
+/* A whole config file that is faulty. Loading it prints one message, at `place`, that contains `says`. */
 typedef struct { const char *text, *place, *says; } BadFile;
 static const BadFile BAD_FILES[] = {
     {"", "1:1", "expected a value"},

@@ -34,7 +34,7 @@ static inline int make_file(void **state) {
     int fd = mkstemp(file);
     return fd < 0 ? -1 : close(fd);
 }
-/* The loaded configs, which are freed when all tests of the group have ended. */
+/* The configs that tests have loaded; remove_file frees them after the last test. */
 static Config *loaded;
 static size_t  loaded_count;
 static inline void free_later(Config config) {
@@ -50,7 +50,8 @@ static inline int remove_file(void **state) {
     return unlink(file);
 }
 
-/* Calls config_load for a text with overrides separated by '|' (NULL: none). */
+/* Loads the config `text` with overrides KEY=VALUE, separated by '|' (NULL: none). Returns the messages about its
+ * faults, or NULL; the caller frees them. */
 static inline char *load(const char *text, const char *overrides, int ranks, Config *config) {
     char *argument[16], *copy = overrides ? strdup(overrides) : NULL;
     int   count = 0;

@@ -4,8 +4,8 @@
 
 #include <cjson/cJSON.h>
 
-/* Returns the n-th value below `item`, and sets *parent to its parent. Counts *n down on the way. Returns NULL if there
- * are fewer. */
+/* Finds the n-th value below `item`, counted depth first, and sets *parent to what contains it. Returns NULL if there
+ * are fewer. *n counts down during the search. */
 static inline cJSON *value_at(cJSON *item, int *n, cJSON **parent) {
     for (cJSON *child = item->child; child; child = child->next) {
         *parent = item;
@@ -23,8 +23,8 @@ static inline void twice(cJSON *parent, cJSON *value) {
     else                        cJSON_AddItemToArray(parent, copy);
 }
 
-/* Calls attempt(text, ctx) with each changed text: one value replaced, missing, or given twice. Returns the number of
- * texts. */
+/* Makes texts from a JSON text, each with one value replaced, missing, or given twice. Calls attempt(text, ctx) for
+ * each. Returns the number of texts. */
 static inline int every_value(const char *text, void (*attempt)(char *text, void *ctx), void *ctx) {
     static const char *const others[] = {"null",
                                          "true",

@@ -13,7 +13,8 @@ static int lines(const char *text) {
     return count;
 }
 
-/* Asserts that some line of `faults` begins with `begins` and contains the two other texts. */
+/* Asserts that some line of the messages `faults` begins with `begins` and contains `says` and `also`. `input` is
+ * printed if not. */
 static void expect_line(const char *faults, const char *begins, const char *says, const char *also, const char *input) {
     if (!faults) fail_msg("accepted: %s", input);
     for (const char *line = faults; *line; line = strchr(line, '\n') + 1) {
@@ -139,14 +140,15 @@ static void test_all_faults_at_once(void **state) {
              file, file, file, file);
     assert_string_equal(faults, want);
     free(faults);
-    /* a syntax fault hides all other faults */
+    /* a fault of JSON syntax is the only one reported */
     faults = load("{\"run\": {\"setps\": 600, \"seed\": -1},\n oops}", "lr=1", 0, &config);
     snprintf(want, sizeof want, "%s:2:2: error: expected a key in double quotes, found 'o'\n", file);
     assert_string_equal(faults, want);
     free(faults);
 }
 
-/* Duplicate keys and numbers out of range are listed with all other faults. Their keys get no second message. */
+/* Duplicate keys and numbers out of range do not stop the reading of a config. They are listed with all other faults,
+ * and their keys get no second message. */
 static void test_soft_faults(void **state) {
     (void)state;
     Config config;
@@ -173,15 +175,15 @@ static void test_soft_faults(void **state) {
              file, file, file, file, file, file, file, file, file);
     assert_string_equal(faults, want);
     free(faults);
-    /* a syntax fault still hides all other faults */
+    /* duplicate keys and numbers out of range are not reported if there is a fault of JSON syntax */
     faults = load("{\"run\": {\"seed\": 1, \"seed\": 1e400},\n oops}", NULL, 0, &config);
     snprintf(want, sizeof want, "%s:2:2: error: expected a key in double quotes, found 'o'\n", file);
     assert_string_equal(faults, want);
     free(faults);
 }
 
-/* A section that occurs twice is read both times. No rule uses a value in which the two differ. An override neither
- * hides nor repeats a fault of the file. */
+/* A config file may give a section twice. Both are read. If they differ in a value, no rule that compares keys uses
+ * that value. An override neither hides nor repeats a fault of the file. */
 static void test_duplicate_sections(void **state) {
     (void)state;
     Config config;
@@ -405,8 +407,8 @@ static void test_nearest(void **state) {
     free(long_word);
 }
 
-/* Runs with one value of a good config replaced. The result is faults that name the file, or a config that stays the
- * same after conversion to JSON and back. */
+/* Loads a good config in which one value was changed. It is refused with messages that name the file, or it stays a
+ * valid config after conversion to JSON and back. */
 static void read_changed(char *text, void *good) {
     Config config, again;
     char  *faults = config_parse("changed.json", text, strlen(text), NULL, 0, 2, &config);

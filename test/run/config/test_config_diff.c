@@ -12,7 +12,7 @@
 
 #include "core/json.h"
 
-/* Appends "key a b;" for a key that differs. ctx is the text. */
+/* Appends "key a b;" to the text `ctx`, for a key whose values in two configs are a and b. */
 static void note(void *ctx, const char *key, const cJSON *a, const cJSON *b) {
     char  *out = (char *)ctx, x[SHOWN_BYTES], y[SHOWN_BYTES];
     size_t used = strlen(out);

@@ -198,7 +198,7 @@ static void test_compare_blends(void **state) {
     cJSON_Delete(saved);
 }
 
-/* An option that a checkpoint's config lacks had its default value. */
+/* A config saved by an older program lacks newer options. A resume takes their default values for those of that run. */
 static void test_compare_with_an_older_one(void **state) {
     (void)state;
     Config first, now;
@@ -218,7 +218,7 @@ static void test_compare_with_an_older_one(void **state) {
     cJSON_Delete(saved);
 }
 
-/* A config that is older than model.activation had the activation of its kind of model. */
+/* A saved config from before model.activation existed counts as having the activation of its kind of model. */
 static void test_compare_activation(void **state) {
     (void)state;
     static const char *const kinds[] = {"model.arch=gpt2", "model.arch=llama|model.n_inner=512",
@@ -336,7 +336,7 @@ static void test_schema(void **state) {
     if (in) {
         assert_true(getdelim(&shipped, &bytes, '\0', in) > 0);
         fclose(in);
-        /* if this fails, type: ./train_gpt schema > configs/train_gpt.schema.json */
+        /* if this fails, renew the file: ./train_gpt schema > configs/train_gpt.schema.json */
         assert_string_equal(shipped, text);
     }
     free(shipped);

@@ -83,7 +83,8 @@ static void a_decay_may_be_linear(void **state) {
     expect_lr(&c, 90, 1e-3 * 0.75);
 }
 
-/* A resume may end the stable phase at any step. The steps before have the same rates as in the original run. */
+/* A resume with another number of steps may end the stable phase of a WSD schedule (warmup, stable, decay) at any step.
+ * Steps before the decay keep the learning rates of the original run. */
 static void a_decay_may_begin_at_any_checkpoint(void **state) {
     (void)state;
     Config trunk = config_of(SCHEDULE_WSD, 1000, 10, 0.0, 0.2), branch = config_of(SCHEDULE_WSD, 750, 10, 0.0, 0.2);
@@ -100,12 +101,13 @@ static void weight_decay(void **state) {
     (void)state;
     Config c = config_of(SCHEDULE_LINEAR, 110, 10, 0.2, 0.2);
     c.optimizer.weight_decay = 0.1;
-    assert_true(schedule_weight_decay(&c, 60) == 0.1); /* the weight decay is exactly the constant, not rounded */
+    /* constant by default, so equal to optimizer.weight_decay without any rounding */
+    assert_true(schedule_weight_decay(&c, 60) == 0.1);
     c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LR;
     expect_decay(&c, 0, 0.01);
     expect_decay(&c, 10, 0.1);
     expect_decay(&c, 60, 0.06);
-    c.optimizer.learning_rate = 0.0; /* with learning rate 0 the weight decay has no rate to follow */
+    c.optimizer.learning_rate = 0.0; /* the decay cannot follow a learning rate of 0, so it is constant */
     expect_decay(&c, 60, 0.1);
     c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LINEAR;
     expect_decay(&c, 0, 0.1);

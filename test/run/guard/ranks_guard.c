@@ -33,8 +33,8 @@ static Model *replica_create(DType act) {
     return m;
 }
 
-/* Checks the weights as a training step does: the hashes are exchanged together with the sums. Sets who to the ranks
- * that differ. */
+/* Returns whether all ranks have equal weights. Hashes of the weights are added to the sums of a step and exchanged
+ * with them, as in training. Sets who to the names of the ranks that differ. */
 static int is_same_everywhere(Model *m, char who[GUARD_TEXT]) {
     step_sums_zero(&m->sums, &m->stream);
     hash_words(&m->stream, step_hash(&m->sums, HASH_REPLICAS), m->shards->params);
@@ -47,7 +47,8 @@ static int names(const char *who, int rank) {
     return strstr(who, word) != NULL;
 }
 
-/* Flips one random bit of the weights on one random rank, checks, and flips it back. Adds to *missed and *wrong. */
+/* Flips one random bit of the weights on one random rank, compares the weights of all ranks, and flips the bit back.
+ * Adds to *missed if no difference was noticed, and to *wrong the ranks that were named or left out wrongly. */
 static void flip(Model *m, uint64_t seed, uint64_t k, int64_t *missed, int64_t *wrong) {
     char     who[GUARD_TEXT] = "";
     uint32_t random[4];
@@ -77,7 +78,8 @@ static void flipped_bits_are_found(void **state) {
     }
 }
 
-/* A table of cases: the hash of each rank, and the ranks that must be named. */
+/* guard_is_same names the ranks whose hash differs from that of the majority. The table has the hash of each rank, and
+ * 1 for each rank that must be named. */
 static void the_odd_ones_are_named(void **state) {
     (void)state;
     static const struct { int ranks; int64_t value[4]; int named[4]; } table[] = {
@@ -100,7 +102,8 @@ static void the_odd_ones_are_named(void **state) {
     EXPECT_ON_ALL(strstr(who, comm_host(world, comm_size(world) - 1)) != NULL);
 }
 
-/* Compares hashes by sums over the ranks alone. Equal hashes never count as different; different ones always do. */
+/* Ranks compare hashes by adding words that they make of them. Equal hashes never count as different; different ones
+ * always do. */
 static void differing_hashes_are_seen_in_sums(void **state) {
     (void)state;
     for (uint64_t k = 0; k < 200; k++) {
@@ -117,7 +120,8 @@ static void differing_hashes_are_seen_in_sums(void **state) {
     }
 }
 
-/* Compares two computations of the same step by rank. `who` must name the faulty rank. */
+/* Two computations of the same step must give equal bits. If they differ, guard_is_repeated names the ranks whose own
+ * gradients differ. If none differs, it names the ranks whose summed gradients do. */
 static void what_is_not_repeated_is_found(void **state) {
     (void)state;
     int         last = comm_size(world) - 1, is_last = comm_rank(world) == last;

@@ -93,7 +93,7 @@ static void decisions(void **state) {
         holder_format(&table[i].h, text);
         if (holder_decide(text, &OWN, table[i].seen, BEAT_MS) != table[i].decision) fail_msg("%s", table[i].what);
     }
-    LockHolder none = OWN; /* outside of SLURM two processes never count as one job */
+    LockHolder none = OWN; /* outside of SLURM (job "none") two processes never count as the same job */
     char       text[HOLDER_TEXT];
     strcpy(none.job, "none");
     LockHolder other = holder("there", "b9", "none", 0);
@@ -103,8 +103,8 @@ static void decisions(void **state) {
     assert_int_equal(holder_decide("host old, process 3\n", &OWN, (LockSeen){.flocked = 1}, BEAT_MS), LOCK_REFUSE);
 }
 
-/* Another process may have got the same process number. A process that has ended, and only waits to be reaped, writes
- * no more. */
+/* A lock names a process by its number and start time. A process with that number and another start time does not count
+ * as alive, nor does one that has ended and was not reaped. */
 static void who_lives(void **state) {
     (void)state;
     LockHolder self = holder_self("vm");
@@ -184,7 +184,7 @@ static void a_second_job_is_refused_until_the_first_is_gone(void **state) {
     assert_int_equal(io_file_bytes(path), 0); /* the file is empty, because the lock was released */
 }
 
-/* Writes the lock file of a job on a host with this name and another boot id. */
+/* Writes the lock file as a job on another machine would: with this host name, and the id of another boot. */
 static void sign_from(const char *host, uint64_t beat) {
     LockHolder h = holder(host, "b9", "none", 0);
     char       text[HOLDER_TEXT];
@@ -198,8 +198,8 @@ static void sign_from(const char *host, uint64_t beat) {
 
 static void sign_from_elsewhere(uint64_t beat) { sign_from("elsewhere", beat); }
 
-/* A clone of this machine has the same host name and another boot id. Its lock is waited for like that of any other
- * host. */
+/* A lock of a machine that has this host name and another boot id, such as a clone, is treated as that of another host.
+ * It is waited for until its beats stop. */
 static void a_host_of_the_same_name_is_waited_for(void **state) {
     (void)state;
     char host[200];
@@ -256,12 +256,12 @@ static void the_beat_grows(void **state) {
     lock_release(l);
 }
 
-/* The job was suspended so long that another host took the folder. The job notices this before its next write. */
+/* While this job was suspended, another host took the run folder. The job notices this before its next write. */
 static void a_lost_folder_is_noticed(void **state) {
     (void)state;
     RunLock *l = take();
     lock_sign(l);
-    assert_int_equal(io_unlink(path), 0); /* removes the lock file, which then names no job */
+    assert_int_equal(io_unlink(path), 0); /* removes the lock file; a missing file does not count as lost */
     assert_int_equal(lock_is_held(l), 1);
     sign_from_elsewhere(1);
     for (int i = 0; i < 400 && !lock_is_lost(l); i++) rest_ms(10);
@@ -312,7 +312,7 @@ static void a_link_is_not_followed(void **state) {
     assert_int_equal(io_file_bytes(target), -2);
     assert_int_equal(io_unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
-    /* returns at once: it does not wait for a process that writes to the pipe */
+    /* the lock file is a pipe; this returns at once, without waiting for a writer */
     assert_int_equal(child_run(take_it, NULL).code, EXIT_IO);
 }
 

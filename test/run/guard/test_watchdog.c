@@ -42,9 +42,10 @@ static void test_silence_ends(void **state) {
     assert_non_null(strstr(c.said, "(main):\n"));
 }
 
-/* Before MPI_Init has ended, a launcher's signal ends a waiting rank. Later it does not end a rank whose neighbours are
- * alive, however long that rank is silent. test/run/test_hang.sh tests a dead neighbour, test/hosts a dead rank on
- * another host. */
+/* A case of two signals to a rank, `first` and then `second`, `seconds` apart. knows_ranks: MPI_Init has ended.
+ * goes_on: the rank reports progress in between. ends: the rank must end. A launcher ends a job by CONT, then TERM.
+ * After MPI_Init these do not end a rank whose neighbours are alive. test/run/test_hang.sh tests a dead neighbour,
+ * test/hosts a dead rank on another host. */
 typedef struct { int knows_ranks, first; double seconds; int second, goes_on, ends; } Ending;
 
 static void be_ended(void *ending) {
@@ -89,7 +90,8 @@ static void test_ticks_keep_alive(void **state) {
     assert_string_equal(c.said, "");
 }
 
-/* Without a limit in the config, some seconds of silence are allowed at the start. */
+/* Stays silent for `limit` seconds after the first step. Without a limit in the config 30 s of silence are allowed, so
+ * the process is not ended. */
 static void wait_at_start(void *limit) {
     Watchdog *w = watchdog_create(0, ALONE);
     watchdog_started(w);
@@ -125,7 +127,8 @@ static void test_a_stopped_process_is_not_blamed(void **state) {
     assert_int_equal(child_run(be_stopped, &limit).code, 0);
 }
 
-/* Before MPI_Init has ended, only the signal of the launcher ends a rank, not its silence. */
+/* Hangs before MPI_Init has ended, as rank 2 of 4. The watchdog must end it after `limit` seconds, with a report of
+ * rank and phase. */
 static void hang_in_init(void *limit) {
     Launch third = {1, 2, 4, 1};
     watchdog_create(*(double *)limit, third);
@@ -166,7 +169,8 @@ static void test_limits(void **state) {
     assert_true(watchdog_limit(0, 1, 2) == 40 && watchdog_limit(0, 1, 60) == 1200);
 }
 
-/* Limits follow from the times of steps. A start of 1.6 s would allow 32 s of silence for ever if it counted. */
+/* The longest allowed silence is 20 times the longest pause between steps, so a pause of 1.6 s would allow 32 s. Pauses
+ * of the start must not count. */
 static void test_a_long_start_is_forgotten(void **state) {
     (void)state;
     Watchdog *w = watchdog_create(0, ALONE);

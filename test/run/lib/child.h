@@ -22,9 +22,11 @@ static inline Child child_run(void (*piece)(void *), void *argument) {
     if (pipe(ends) < 0) abort();
     fflush(stdout);
     fflush(stderr);
-/* Not with clang: its OpenMP starts new threads in a forked child by itself, and fails to after such a pause. */
+/* With clang this call is left out: its OpenMP starts new threads in a forked child by itself, and fails to do so after
+ * the call. */
 #ifndef __clang__
-    /* a forked child has none of its parent's threads, and OpenMP would wait for them */
+    /* A forked child has none of the threads of its parent. OpenMP would wait for them, so it must give them up before
+     * the fork. */
     omp_pause_resource_all(omp_pause_hard);
 #endif
     pid_t pid = fork();

@@ -1,4 +1,4 @@
-"""finite.py FOLDER...: fails where a number in the tensors of a checkpoint is not finite."""
+"""finite.py FOLDER...: fails if a number in the tensors of a checkpoint is NaN or infinite."""
 import array
 import math
 import struct

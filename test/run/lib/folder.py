@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""A model's folder of other programs, made from one of ours, for test_folders.sh.
+"""Makes a folder of weights as other programs write it, from one of the program's own, for test_folders.sh.
 
     folder.py FROM TO [MEMBER=JSON ...] [option=value ...]
 
-MEMBER=JSON sets a member of config.json; JSON "DROP" removes it. Options: prefix=P puts P before each name, plain=1 takes
-"model." and "transformer." away first; wide=1 writes F64; head=X adds lm_head.weight, X times the embedding (0: a ramp);
-drop=NAME leaves a tensor out; poison=NAME:N:X sets its element N to X; parts=N writes N numbered files without an index; index=1 one with an index that is wrong."""
+MEMBER=JSON sets a member of config.json; JSON "DROP" removes it. Options: prefix=P puts P before each name of a tensor;
+plain=1 removes "model." and "transformer." before that; wide=1 writes F64; head=X adds lm_head.weight, X times the
+embedding (0: other values); drop=NAME leaves a tensor out; poison=NAME:N:X sets element N of a tensor to X; parts=N
+writes N numbered files without an index; index=1 writes two files with a wrong index.
+"""
 
 import json
 import os

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A small web server in the place of a data hub, with ranges, redirects and faults, for test_fetch.sh.
+"""Serves files as a data hub does, with ranges, redirects and planted faults, for test_fetch.sh.
 
     hub.py FOLDER     serves FOLDER/FILE under any path that ends in FILE
 
-It writes its port into FOLDER/port, and requests into FOLDER/requests. FOLDER/faults.json, read at each request:
-{"FILE": {"cut": [bytes, ...], "size": N, "sha256": "...", "status": 404, "no_ranges": true}}. cut: how many bytes of an
-answer are sent before the connection ends, one entry for each GET.
+It writes its port to FOLDER/port, and requests to FOLDER/requests. It reads faults from FOLDER/faults.json at each
+request: {"FILE": {"cut": [bytes, ...], "size": N, "sha256": "...", "status": 404, "no_ranges": true}}. cut: how many
+bytes of an answer are sent before the connection ends, one entry for each GET.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if not os.path.exists(path) or "status" in fault:
             return self.answer(fault.get("status", 404), {"Content-Length": 0})
         body = open(path, "rb").read()
-        if not self.path.startswith("/cdn/"):  # the hub names size and hash, and sends one on
+        if not self.path.startswith("/cdn/"):  # the hub itself only tells size and hash and redirects to /cdn/
             return self.answer(
                 302,
                 {

@@ -44,7 +44,7 @@ while [ "$left" -lt "$leaves" ] && [ "$failed" -le 5 ]; do
         kill -TERM $a; wait $a; status=$?
         [ $status -eq 75 ] || complain "TERM: exit $status"
         stopped=$((stopped + 1))
-    else # the island is killed at a random time: at once, before it is connected, or after some rounds
+    else # kills the island (training job) at a random time: at once, before it is connected, or after some rounds
         sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.8 }')"
         kill -9 $a; wait $a 2> /dev/null
     fi

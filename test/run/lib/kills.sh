@@ -18,7 +18,8 @@ while [ "$killed" -lt "$kills" ]; do
     # The kill comes between the first step and some time after the last one. mpirun itself needs some 0.4 s to start.
     sleep "$(awk -v r=$RANDOM -v n="$ranks" 'BEGIN { printf "%.3f", (n > 1 ? 0.35 : 0) + r / 32768 * (n > 1 ? 1.6 : 1.0) }')"
     victim=$job
-    if [ "$ranks" -gt 1 ] && [ $((RANDOM % 2)) -eq 0 ]; then # one rank, whichever
+    # kills a single rank chosen at random, instead of the whole job
+    if [ "$ranks" -gt 1 ] && [ $((RANDOM % 2)) -eq 0 ]; then
         victim=$(pgrep -f "^$TRAIN $WORK/tiny.json" | shuf -n 1 --random-source=<(yes $RANDOM))
     fi
     struck=no; [ -z "$victim" ] || { kill -9 "$victim" 2> /dev/null && struck=yes; }
@@ -31,7 +32,8 @@ while [ "$killed" -lt "$kills" ]; do
         runs=$((runs + 1))
         if ! same_weights "$run" "$WORK/whole" step_00000040 > /dev/null; then failed=$((failed + 1)); echo "not ok run $runs ended with other weights"; fi
         rm -rf "$run"
-    elif [ $struck$status != yes137 ]; then # what ends otherwise is no kill; nor is a run that nobody struck
+    # a start must have been killed (137): fails if it ended otherwise, or if nothing killed it
+    elif [ $struck$status != yes137 ]; then
         failed=$((failed + 1)); echo "not ok a start ended with $status, and was it killed? $struck: $(tail -n 2 "$WORK/err")"
         [ $failed -lt 10 ] || break
     else

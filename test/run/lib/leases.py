@@ -1,6 +1,9 @@
-"""Whether each sample counts once in a server's weights: leases.py RUN. By RUN/leases.jsonl, RUN/config.json and the last round of
-RUN/metrics.jsonl: no sample is in two leases that are done, there is none that never came, and as many tokens count as the server says. Prints
-"N samples, T tokens"."""
+"""Checks that each sample counts once in the weights of a server of islands (training jobs): leases.py RUN
+
+A lease is a range of samples given to an island. By RUN/leases.jsonl no sample may be in two leases that are done.
+Their samples must have as many tokens as the last round of RUN/metrics.jsonl says (sequence length from
+RUN/config.json). Prints "N samples, T tokens, M before the last that do not count".
+"""
 import json
 import sys
 
@@ -10,7 +13,7 @@ rounds = [json.loads(line) for line in open(f"{run}/metrics.jsonl") if '"kind":"
 used = {}
 for line in open(f"{run}/leases.jsonl"):
     lease = json.loads(line)
-    used.pop(lease["lease"], None)  # of a server that has started again
+    used.pop(lease["lease"], None)  # a later line of the same lease replaces the earlier one
     if lease["is"] == "done":
         used[lease["lease"]] = range(lease["first"], lease["first"] + lease["used"])
 samples = [sample for lease in used.values() for sample in lease]

@@ -25,12 +25,14 @@ while [ "$killed" -lt "$kills" ]; do
     before=$(newest)
     rm -f "$WORK/out"
     ( start "$run" ) > "$WORK/out" 2> "$WORK/err" & job=$!
-    # Waits for the first step, because the output then shows from where the run started.
+    # Waits until the first step is printed: by then the output also says at which step the run started.
     while kill -0 $job 2> /dev/null && ! grep -qs "^step *[0-9]*/" "$WORK/out"; do sleep 0.02; done
     sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.4 }')"
-    struck=no; kill -9 $(pgrep -f "$WORK/tiny.json") 2> /dev/null && struck=yes # mpirun, too: with all of its ranks gone at once it may wait forever
+    # Kills mpirun, too: when all of its ranks have gone at once, it may wait forever.
+    struck=no; kill -9 $(pgrep -f "$WORK/tiny.json") 2> /dev/null && struck=yes
     wait $job 2> /dev/null; status=$?
-    at=$(sed -nE 's/^resume .*at step ([0-9]+),.*/\1/p; s/.* is at step ([0-9]+) of .* nothing to do$/\1/p' "$WORK/out") # killed after its last step
+    # The second pattern is what a start prints if the run was killed after its last step.
+    at=$(sed -nE 's/^resume .*at step ([0-9]+),.*/\1/p; s/.* is at step ([0-9]+) of .* nothing to do$/\1/p' "$WORK/out")
     if [ "${before:-0}" -gt $every ] && [ "${at:-0}" -lt $((before - every)) ]; then
         failed=$((failed + 1)); echo "not ok went on from step ${at:-0}, and the copies of $before were there"; tail -n 3 "$WORK/err"
     fi
@@ -38,7 +40,8 @@ while [ "$killed" -lt "$kills" ]; do
         runs=$((runs + 1))
         if ! same_weights "$run" "$WORK/whole" step_000000$end > /dev/null; then failed=$((failed + 1)); echo "not ok run $runs ended with other weights"; fi
         rm -rf "$run"
-    elif [ $struck$status != yes137 ]; then # what ends otherwise is no kill; nor is a run that nobody struck
+    # a start must have been killed (137): fails if it ended otherwise, or if nothing killed it
+    elif [ $struck$status != yes137 ]; then
         failed=$((failed + 1)); echo "not ok a start ended with $status, and was it killed? $struck: $(tail -n 2 "$WORK/err")"
         [ $failed -lt 10 ] || break
     else

@@ -29,7 +29,7 @@ static inline int leave(void **state) {
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
-/* Runs the cases with one OpenMP thread, because a forked child has no thread pool. */
+/* Runs the test cases with one OpenMP thread, because they fork children, which do not have the threads of a pool. */
 #define RUN_ALONE(cases) (omp_set_num_threads(1), comm = world_all(world_join((Launch){0})), cmocka_run_group_tests(cases, NULL, NULL))
 
 #endif

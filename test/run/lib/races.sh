@@ -8,7 +8,8 @@ failed=0
 tiny() { exec "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/run" eval.every=0 checkpoint.every=5 run.steps=1000000 "$@"; }
 complain() { failed=$((failed + 1)); echo "not ok race $race: $*"; }
 for race in $(seq "$races"); do
-    if [ $((race % 3)) -eq 0 ]; then rm -rf "$WORK/run"; fi # into a new folder, and into that of the race before
+    # every third race begins in a new folder, the others in that of the race before
+    if [ $((race % 3)) -eq 0 ]; then rm -rf "$WORK/run"; fi
     ( tiny > "$WORK/out.1" 2> "$WORK/err.1" ) & one=$!
     [ $((RANDOM % 2)) -eq 0 ] && sleep "0.0$((RANDOM % 10))"
     ( tiny > "$WORK/out.2" 2> "$WORK/err.2" ) & two=$!

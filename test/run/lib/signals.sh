@@ -22,9 +22,9 @@ while [ "$sent" -lt "$sends" ]; do
     until all_take_requests || ! kill -0 $job 2> /dev/null; do sleep 0.01; done
     sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.6 }')"
     case $((ranks > 1 ? sent % 3 : 2)) in
-    0) victim=$(members | tail -n 1) ;; # one rank alone, not the first
+    0) victim=$(members | tail -n 1) ;; # signals the last rank alone
     1) victim=$(members | head -n 1) ;;
-    *) victim=$job ;;                   # mpirun passes it on to all
+    *) victim=$job ;;                   # mpirun passes the signal on to all ranks
     esac
     kill -USR1 ${victim:-$job} 2> /dev/null && told=1 || told=0
     wait $job; status=$?
@@ -34,7 +34,7 @@ while [ "$sent" -lt "$sends" ]; do
         sent=$((sent + 1))
         [ -n "$(ls "$run/checkpoints" | grep -E '^step_[0-9]+$')" ] || complain "75 without a checkpoint"
         grep -qE "^stopped at step [0-9]+ of 60, saved" "$WORK/out" || complain "75 without a message"
-    elif [ $status -eq 0 ]; then # it was done before
+    elif [ $status -eq 0 ]; then # the run had reached its last step before the signal
         [ $told -eq 1 ] && [ "$(values "$run" train step | tail -n 1)" != 60 ] && complain "exit 0 at step $(values "$run" train step | tail -n 1)"
         runs=$((runs + 1))
         same_weights "$run" "$WORK/whole" step_00000060 > /dev/null || complain "other weights"

@@ -6,14 +6,15 @@
 from=$1 count=$2 stride=${3:-1}
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 args="run.steps=8 checkpoint.every=2 checkpoint.keep=2 eval.every=0 log.every=100"
-# start RANKS RUN RULES: runs the training under the fault rules, with its output in $WORK/out
+# start RANKS RUN RULES: runs a training in folder RUN, in which calls fail as RULES says. Its output is in $WORK/out.
 start() {
     if [ "$1" -eq 1 ]; then TRAIN_GPT_FAIL=$3 "$FAILING" "$WORK/tiny.json" $args run.dir="$2"
     else TRAIN_GPT_FAIL=$3 run_ranks "$1" "$FAILING" "$WORK/tiny.json" $args run.dir="$2"; fi > "$WORK/out" 2>&1
 }
 newest() { ls "$1/checkpoints" 2> /dev/null | grep -E '^step_[0-9]+$' | tail -n 1 | sed 's/step_0*//'; }
 
-# Lists one line for each case: ranks and rule. A rule that only notes the calls counts them.
+# Lists the cases, one a line: the number of ranks, and the rule that kills one of them. A run whose rule only logs the
+# calls shows which there are.
 for ranks in 1 2 4; do
     TRAIN_GPT_FAIL_LOG="$WORK/calls" start $ranks "$WORK/whole-$ranks" "io@1+:count" || { echo "not ok the run at $ranks ranks that is not killed"; exit 1; }
     for rank in $(seq 0 $((ranks - 1))); do

@@ -2,12 +2,14 @@
 # test/run/test_*.sh.
 declare -F expect > /dev/null || . "$(dirname "${BASH_SOURCE[0]}")/expect.sh"
 TRAIN=$PWD/$B/train_gpt
-FAILING=$PWD/$B/test/train_gpt-failpoints # the same with faults by TRAIN_GPT_FAIL (core/failpoints.h)
+# the program built with planted faults, which TRAIN_GPT_FAIL chooses (core/failpoints.h)
+FAILING=$PWD/$B/test/train_gpt-failpoints
 if unbuilt "$TRAIN"; then exit 1; fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-PORT=$((20000 + $$ % 12000)) # for a server of this script, at another port than those of scripts beside it
+PORT=$((20000 + $$ % 12000)) # port for a server of this script; scripts that run at the same time have others
 
-tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
+# for a job in the background: exec, so that the job's process id is the program's
+tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; }
 # begins COMMAND...: starts the job in the background with its output in $WORK/out. The output of an earlier job is
 # removed first, because it could be mistaken for this one's.
 begins() { rm -f "$WORK/out"; ("$@" > "$WORK/out" 2>&1) & job=$!; }
@@ -37,7 +39,7 @@ awk 'BEGIN { srand(7); split("the quick brown fox jumps over a lazy dog while ra
              for (i = 0; i < 8000; i++) printf "%s%s", w[1 + int((i * 7 + int(i / 5) * 3) % 20)], i % 11 == 10 ? ".\n" : " " }' > "$WORK/text.txt"
 "$TRAIN" tokenize "$WORK/text.txt" out="$WORK/data" val=0.1 > /dev/null || { echo "not ok tokenize"; exit 1; }
 
-# Odd sizes: head size 14, 40 positions. A step has 12 samples, so 1, 2, 3 and 4 ranks divide it.
+# The sizes are odd: heads of 14, 40 positions. A step has 12 samples, which 1, 2, 3 and 4 ranks can divide.
 cat > "$WORK/tiny.json" <<JSON
 { "run": {"steps": 12, "dir": "$WORK/run"},
   "model": {"n_layer": 2, "n_head": 3, "n_embd": 42, "n_positions": 40, "vocab_size": 256},
@@ -51,7 +53,7 @@ cat > "$WORK/tiny.json" <<JSON
   "eval": {"every": 6, "tokens": 400} }
 JSON
 
-train() { "$TRAIN" "$WORK/tiny.json" "$@"; }                                  # one process
+train() { "$TRAIN" "$WORK/tiny.json" "$@"; }                                  # trains on one process
 train_ranks() { local n=$1; shift; run_ranks "$n" "$TRAIN" "$WORK/tiny.json" "$@"; }
 # values DIR KIND KEY: prints the values of KEY in the lines of KIND in DIR/metrics.jsonl, one a line
 values() { grep "\"kind\":\"$2\"" "$1/metrics.jsonl" | sed -E "s/.*\"$3\":([^,}]*).*/\1/"; }

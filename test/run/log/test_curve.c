@@ -12,7 +12,8 @@
 
 #include "run/log/picture.h"
 
-/* Asserts that the SVG closes every tag in order, quotes its attributes, and has a number wherever one is due. */
+/* Asserts that every tag of the SVG is closed in the right order, that quotes are paired, and that no number is nan or
+ * inf. */
 static void assert_well_formed(const char *svg) {
     char stack[16][32];
     int  depth = 0, roots = 0;
@@ -88,8 +89,8 @@ static void losses_that_are_no_numbers(void **state) {
     const char *line = strstr(svg, "stroke-width=\"2.4\"");
     assert_non_null(line);
     const char *first = strchr(strstr(line, "d=\""), 'M'), *second = strchr(first + 1, 'M');
-    assert_true(second && second < strchr(line, '>')); /* the curve begins again after the gap of losses that are not
-                                                        * finite */
+    /* losses that are not finite split the curve in two; this is its second part */
+    assert_true(second && second < strchr(line, '>'));
     int marks = 0;
     for (const char *at = svg; (at = strstr(at, "loss not finite")); at++) marks++;
     assert_int_equal(marks, 20);
@@ -171,8 +172,8 @@ static void the_first_steps_do_not_set_the_range(void **state) {
     char *svg = draw(&c, "range");
     assert_non_null(strstr(svg, ">3.8</text>"));
     assert_null(strstr(svg, ">5.0</text>"));
-    /* The evaluation at step 0 is above the visible part of the picture, so the line of evaluations begins at step
-     * 100. */
+    /* The loss of the evaluation at step 0 is too high for the visible part of the picture. The line of evaluations
+     * therefore begins at step 100. */
     const char *line = strstr(strstr(svg, "<g class=\"c1\">"), "d=\"M");
     assert_non_null(line);
     assert_int_equal(strncmp(line + 4, "275.0 ", 6), 0); /* x of step 100 of 400 in a plot from x = 76 to x = 872: 76 +
@@ -180,8 +181,8 @@ static void the_first_steps_do_not_set_the_range(void **state) {
     free(svg);
 }
 
-/* A run got worse from its first step on. Its best evaluation is outside of the visible part of the picture, so it gets
- * no ring. */
+/* The loss rises from the first step on. The best evaluation, at step 0, lies outside of the visible part of the
+ * picture, so it is not marked with a ring. */
 static void a_best_off_the_picture_has_no_ring(void **state) {
     (void)state;
     static Curve c;
@@ -238,7 +239,8 @@ static void events_are_marked(void **state) {
     free(draw(&c, "many"));
 }
 
-/* Merged slots keep the last learning rate and all gradient norms. */
+/* When slots of the curve (groups of steps) are merged, they keep the last learning rate and the gradient norms of all
+ * steps. */
 static void rates_survive_merging(void **state) {
     (void)state;
     static Curve c;

@@ -73,8 +73,8 @@ static void a_new_run_starts_the_file_anew(void **state) {
     assert_int_equal(io_file_bytes(path), 0);
 }
 
-/* The run is killed after any byte behind the lines of step 20. A resume at step 20 that repeats the steps gives the
- * same file as the unbroken run. */
+/* The run is killed after any byte that follows the lines of step 20. A resume at step 20 repeats the later steps, and
+ * the file is then equal to that of a run that was never killed. */
 static void any_kill_resumes_to_the_same_file(void **state) {
     (void)state;
     char  *whole = unbroken(30);
@@ -113,7 +113,8 @@ static long peak_kib(void) {
     return used.ru_maxrss;
 }
 
-/* A power failure may leave a large hole without the end of a line. It is not read as a line. */
+/* A power failure may leave the file extended by many zero bytes, without a newline. They are not read as a line, which
+ * would need much memory. */
 static void a_large_hole_costs_no_memory(void **state) {
     (void)state;
     char *whole = unbroken(20);
@@ -128,7 +129,7 @@ static void a_large_hole_costs_no_memory(void **state) {
     free(whole);
 }
 
-/* A line of this program's format, made longer than any real one by blanks, is cut off. */
+/* A line in this program's format that is longer than any real one is cut off at a resume. */
 static void a_longer_line_is_cut(void **state) {
     (void)state;
     char *whole = unbroken(20), line[2 * METRICS_LINE_BYTES];
@@ -154,7 +155,7 @@ static void lines_out_of_order_are_cut(void **state) {
     free(whole);
 }
 
-/* Foreign text between the program's lines does not remove any of them. */
+/* Lines of other programs between the program's own lines are kept, and do not make a resume cut any lines. */
 static void strange_lines_in_the_middle_stay(void **state) {
     (void)state;
     static const char *const strange[] = {"garbage\n", "\n", "{\"kind\":\"note\"}\n"};
@@ -210,8 +211,8 @@ static void a_file_without_a_line_of_ours_is_kept(void **state) {
     free(text);
 }
 
-/* If a resume cuts off lines of another program together with repeated steps, a copy of the file keeps them, even if
- * copies exist already. */
+/* A resume that cuts repeated steps may also cut lines of another program. A copy of the whole file then keeps these
+ * lines. It gets a new name if a copy exists already. */
 static void foreign_lines_that_are_cut_are_kept(void **state) {
     (void)state;
     static const char LINES[] = "{\"kind\":\"train\",\"step\":1,\"tokens\":8,\"loss\":4}\nmy note\n";
@@ -222,7 +223,8 @@ static void foreign_lines_that_are_cut_are_kept(void **state) {
         int fd = io_open(path, IO_CREATE);
         assert_int_equal(io_write(fd, LINES, sizeof LINES - 1), 0);
         io_close(fd);
-        metrics_close(metrics_open(dir, i, about)); /* resumes at step 0, then at step 1, which the note follows */
+        /* resumes at step 0, then at step 1; the foreign line "my note" follows step 1, so it is cut both times */
+        metrics_close(metrics_open(dir, i, about));
         char *text = read_text(found);
         assert_string_equal(text, LINES);
         free(text);
@@ -245,23 +247,23 @@ static void a_lost_file_starts_at_the_step(void **state) {
     free(text);
 }
 
-/* An evaluation that was interrupted is missing from the log of a run that evaluates. Only then does a resume repeat
- * it. */
+/* metrics_lack_eval returns 1 if the evaluation of a step is missing, because the run was killed during it. A resume
+ * then repeats that evaluation. */
 static void a_missing_evaluation_is_seen(void **state) {
     (void)state;
     assert_int_equal(metrics_lack_eval(dir, 0, LINE_EVAL), 1);
-    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* 0, because without a log no evaluation of step 6
-                                                                * counts as missing */
+    /* 0, because there is no log: nothing shows that the run had evaluations */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0);
     Metrics *m = metrics_open(dir, 0, about);
     log_steps(m, 0, 6);
-    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* 0, because the run never evaluated, so no evaluation
-                                                                * is missing */
+    /* 0, because the log shows that the run has never evaluated */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0);
     metrics_close(m);
     m = metrics_open(dir, 0, about);
     metrics_eval(m, 0, 5.5);
     log_steps(m, 0, 6);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 1);
-    metrics_eval(m, 6, NAN); /* an evaluation counts although its loss is not a number */
+    metrics_eval(m, 6, NAN); /* this line counts as the evaluation of step 6, although its loss is not a number */
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0);
     assert_int_equal(metrics_lack_eval(dir, 7, LINE_EVAL), 0);
     metrics_close(m);
@@ -283,7 +285,7 @@ static void scores_of_tasks_are_lines_of_ours(void **state) {
     log_steps(m, 0, 6);
     metrics_eval(m, 6, 5);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 1);
-    /* 0, because the run never evaluated tasks before, so no line is missing */
+    /* 0, because the evaluation of step 6 is in the log; only its task scores are missing */
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0);
     metrics_tasks(m, 6, scores, 2);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 0);
@@ -300,8 +302,8 @@ static void scores_of_tasks_are_lines_of_ours(void **state) {
     free(kept), free(text);
 }
 
-/* The line of a validation compares it with the earlier ones of the run. A resume restores them; a rollback removes
- * those after it. */
+/* metrics_evals returns the last and the best loss of the evaluations so far, with which a new one is compared. A
+ * resume restores them. A rollback removes those after the step to which it returns. */
 static void earlier_losses_are_known(void **state) {
     (void)state;
     double   last, best;
@@ -314,7 +316,7 @@ static void earlier_losses_are_known(void **state) {
     log_steps(m, 10, 12);
     metrics_eval(m, 12, 3.5);
     metrics_evals(m, &last, &best);
-    assert_true(last == 3.5 && best == 0.6); /* the best loss is from the lines that log_steps wrote after step 10 */
+    assert_true(last == 3.5 && best == 0.6); /* 0.6, because log_steps also logs an evaluation of step 10 */
     metrics_rolled_back(m, 9, 12);
     metrics_evals(m, &last, &best);
     assert_true(last == 5.5 && best == 5.5);
@@ -343,8 +345,8 @@ static void the_picture_survives_a_resume(void **state) {
     free(after);
 }
 
-/* The log of a server has only lines of rounds. A resume cuts those after its checkpoint. Their lack of steps is not
- * reported as a gap. */
+/* The log of a server has a line for each round, and no lines of steps. A resume cuts the rounds after its checkpoint.
+ * Missing steps are not reported there. */
 static void rounds_are_kept(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);
@@ -382,8 +384,8 @@ static void fill_the_disk(void *unused) {
     log_steps(m, 0, 10);
     metrics_close(m);
 }
-/* The disk is full from the third line to the ninth, and nothing of these lines is written. Then there is space
- * again. */
+/* The disk is full while steps 3 to 9 are logged, so nothing of these lines is written. Then there is space again, and
+ * the lines are written. */
 static void fill_the_disk_for_a_while(void *unused) {
     (void)unused;
     char fault[METRICS_FAULT_BYTES];
@@ -409,7 +411,7 @@ static void draw_without_room(void *unused) {
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){1500, 1500});
     metrics_draw(m);
     metrics_draw(m);
-    log_steps(m, 3, 4); /* the run continues after the resume */
+    log_steps(m, 3, 4); /* the run goes on, although the picture could not be drawn */
     metrics_close(m);
 }
 

@@ -62,8 +62,7 @@ static void other_lines_are_none(void **state) {
     }
 }
 
-/* A line that is cut anywhere, or lacks any one byte, is not taken as one of the program's lines, or has the same
- * step. */
+/* A line that is cut anywhere, or in which any byte is zero, does not count as one of the program's lines. */
 static void torn_lines_are_none(void **state) {
     (void)state;
     char        cut[sizeof TRAIN];
@@ -79,7 +78,7 @@ static void torn_lines_are_none(void **state) {
     }
 }
 
-/* Foreign, overlong and cut lines in a file are skipped. */
+/* Reads a file of lines. Lines of another format, lines that are too long and a last line that is cut are skipped. */
 static void a_file_is_read(void **state) {
     (void)state;
     static char long_line[20000];

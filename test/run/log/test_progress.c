@@ -24,7 +24,8 @@
 
 static char out[1 << 16];
 
-/* Writes the output of act to out. It runs in a child whose stdout is a pipe, or a terminal of `columns` columns. */
+/* Runs act in a child whose stdout is a terminal with `columns` columns, or a pipe if columns is 0. Its output is in
+ * the variable out. */
 static void capture(void (*act)(void), int columns) {
     int ends[2];
     if (columns) {
@@ -50,7 +51,7 @@ static void capture(void (*act)(void), int columns) {
     close(ends[1]);
     size_t  have = 0;
     ssize_t n;
-    /* a terminal whose other end is closed returns EIO */
+    /* read() returns -1 (EIO) when the other end of the terminal is closed */
     while ((n = read(ends[0], out + have, sizeof out - 1 - have)) > 0) have += (size_t)n;
     out[have] = 0;
     close(ends[0]);
@@ -194,7 +195,7 @@ static void a_terminal_sees_every_step(void **state) {
     setenv("TERM", "xterm", 1);
 }
 
-/* Parts that a wide line may contain. No line is wider than the terminal, and a wider terminal shows more of them. */
+/* Parts that a progress line contains only if the terminal is wide enough, in the order in which they are added. */
 static const char *const MORE[] = {"norm 0.412", "MFU 63.2%", "0.31 GiB", "272ms", "GPU  87%  312W  61C"};
 static void one_step_on_a_gpu(void) {
     Progress    p = progress_start(600, 119, 600, 1);
@@ -220,8 +221,8 @@ static void a_line_fits_its_terminal(void **state) {
     unsetenv("NO_COLOR");
 }
 
-/* Steps of 100 ms after a first one of 3 s. The ETA follows from the later steps, not from the first. A fifth of the
- * time is spent in evaluations, which the ETA includes. */
+/* A run whose first step takes 3 s and whose next 99 steps take 100 ms each. Evaluations take another 25 ms for each
+ * step. The ETA must use the pace of the later steps, including evaluations. */
 static void steps_after_a_slow_start(void) {
     Progress p = progress_start(1000, 0, 1000, 1);
     double   now = clock_ms();
@@ -242,7 +243,8 @@ static void the_eta_follows_the_pace(void **state) {
     assert_non_null(strstr(strstr(out, "step  100/1000"), "ETA  1m5")); /* 900 remaining steps at 125 ms are 112 s */
 }
 
-/* One step of twelve has a long wait. The printed rate is the median, that of the other steps. */
+/* The last of twelve steps is a hundred times slower than the others. The printed rate must be the median, which is
+ * that of the other steps. */
 static void a_pause_among_steps(void) {
     Progress p = progress_start(1000, 0, 1000, 1);
     for (int64_t i = 1; i <= 12; i++) {
@@ -280,8 +282,8 @@ static void an_unknown_part_is_blank(void **state) {
     assert_true(next_line(&at, line) && strstr(line, " tok/s | MFU 22.8% | "));
 }
 
-/* A run of 600 steps ends at run.stop_step = 7, with a line every 5 steps. The last step has a line, and the ETA counts
- * to it. */
+/* A run configured for 600 steps, which run.stop_step = 7 ends early. It prints a line every 5 steps and for the last
+ * step. The ETA is the time until step 7. */
 static void steps_to_an_early_end(void) {
     Progress p = progress_start(600, 0, 7, 5);
     for (int64_t i = 1; i <= 7; i++) {

@@ -199,8 +199,8 @@ static void every_field_comes_back(void **state) {
     assert_true(read_events[events - 1].step == 1LL << 40 && read_events[events - 1].value[0] == -0.5f);
 }
 
-/* A resume begins a new file that readers read after the older ones, even if the clock was set back. A mark in it makes
- * points after the resumed step invalid. */
+/* A resume begins a new file. Readers read it after the older files, even if the clock was set back. A mark in it makes
+ * readers drop the points after the resumed step. */
 static void a_resume_begins_a_later_file(void **state) {
     (void)state;
     char         names[8][320];

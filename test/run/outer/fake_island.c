@@ -4,8 +4,9 @@
  *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [hold] [key=value ...]
  *               [bad=nan|far|short|frame|change]
  *
- * rounds: leaves in order after so many; steps: of the last lease, if fewer are done; bad: sends that in its first
- * round; hold: takes a lease and is silent. Ends with the code that it is refused with, or 77 when the server is lost.
+ * A lease is a range of samples that the server gives it for a round. rounds: after so many it sends BYE and ends;
+ * steps: how many steps of the last lease it does, if not all; bad: what is wrong with what it sends in its first
+ * round; hold: takes a lease and is silent. Ends with the exit code of a refusal, or with 77 if the server is lost.
  */
 #include <inttypes.h>
 #include <math.h>

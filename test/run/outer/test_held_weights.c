@@ -1,5 +1,6 @@
-/* test_held_weights.c - the server's record of the weights x that an island (a training job) has. Both sides must have
- * equal bits, and what rounding takes away must not be lost. */
+/* test_held_weights.c - the server's record of the weights that an island (a training job) has. It must be equal, bit
+ * for bit, to the weights that the island computes from the changes it receives. What rounding takes from a change must
+ * reach the island with a later change. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "run/outer/rule.h"
 
@@ -51,8 +52,8 @@ static double far_from_x(void) {
     return far;
 }
 
-/* Checks how far an island's weights are from the server's x. far: the largest distance allowed after any number of
- * changes. part: the share of a change that rounding takes away. */
+/* Checks that the weights of a simulated island (training job) follow the server's weights x. far: largest distance
+ * allowed after any change. part: factor by which one more message reduces the distance when x does not change. */
 static void island_follows(FrameType type, double far, double part) {
     HeldWeights h = begin(type);
     for (int move = 0; move < MOVES; move++) {
@@ -62,8 +63,8 @@ static void island_follows(FrameType type, double far, double part) {
         assert_memory_equal(island, h.x, sizeof island);
         assert_true(far_from_x() <= far);
     }
-    /* in these rounds the weights do not change, so the distance from them to the weights of the island (a training
-     * job) shrinks */
+    /* x does not change in these rounds, so each message only brings the weights of the island (training job) closer to
+     * x */
     for (int rest = 0; rest < RESTS; rest++) {
         double before = far_from_x();
         follow(&h, 0, ELEMS);
@@ -76,8 +77,9 @@ static void island_follows(FrameType type, double far, double part) {
     assert_false(held_is_whole(&h));
 }
 
-/* A change is a step plus what rounding took from the previous change. Rounding to bf16 takes at most 2^-8 of it.
- * Rounding to int8 takes half of 1/127 of the largest value in the block. */
+/* A change that is sent consists of a step of the weights, below 0.051, and of what rounding took from the previous
+ * change. Rounding to bf16 takes at most 2^-8 of a change. Rounding to int8 takes at most half of 1/127 of the largest
+ * value in its block. */
 static void bf16_follows(void **state) { (void)state, island_follows(FRAME_BF16, 0.0515 / 256, 1.0 / 256); }
 static void int8_follows(void **state) { (void)state, island_follows(FRAME_INT8, 0.0515 / 254, 1.0 / 254); }
 

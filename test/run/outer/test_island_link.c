@@ -30,7 +30,7 @@ static void answer(Channel *server, FrameHeader *asked) {
         else *asked = h;
 }
 
-/* Lets both sides of the connection send and receive for a while. */
+/* Lets both ends of a connection send and receive five times: the link of an island (training job), and the server. */
 static void talk(Link *l, Channel *server, FrameHeader *asked) {
     for (int i = 0; i < 5; i++) link_keep(l), answer(server, asked), channel_wait(&l->server, 1, -1, 10);
     link_keep(l);
@@ -44,8 +44,8 @@ static void send_chunk(Channel *server, FrameHeader asked) {
     assert_int_equal(channel_send(server, h, values), 1);
 }
 
-/* An island (a training job) is asked to stop while its weights arrive. Giving the fetch up must not hide the answer to
- * its last PING, which follows a chunk of weights. */
+/* An island (a training job) that is asked to stop gives up fetching the server's weights in the middle. It must still
+ * receive the answer to its last PING, which arrives after a chunk of weights. */
 static void what_is_given_up_hides_nothing(void **state) {
     enum { ELEMS = 3000 };
     static RoundCopy copy;

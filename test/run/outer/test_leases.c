@@ -39,7 +39,9 @@ static void lines_are_exact(void **state) {
                         "{\"lease\":0,\"first\":0,\"samples\":240,\"island\":\"00000000000000aa\",\"round\":0,\"is\":\"done\",\"used\":96}\n"
                         "{\"lease\":1,\"first\":240,\"samples\":240,\"island\":\"00000000000000bb\",\"round\":0,\"is\":\"returned\",\"used\":0}\n");
     free(text);
-    l = leases_open(path, 1, 0); /* the rest of the first lease and all of the second are now one range */
+    /* free samples: those that lease 0 (a range of samples) did not use, and all of lease 1, which was returned; they
+     * are one range */
+    l = leases_open(path, 1, 0);
     a = leases_give(&l, 480, A, 1);
     assert_true(a.number == 2 && a.range.first == 96 && a.range.samples == 384);
     b = leases_give(&l, 240, B, 1);
@@ -47,8 +49,8 @@ static void lines_are_exact(void **state) {
     leases_close(&l);
 }
 
-/* After a restart, samples of open leases are leased again. So are samples of rounds that the saved weights do not
- * contain. */
+/* A restarted server leases (gives out) some samples again: those of leases that were not finished, and those trained
+ * in rounds after its checkpoint, which its weights do not contain. */
 static void a_restart_takes_back(void **state) {
     (void)state;
     Leases l = leases_open(path, 0, 0);
@@ -78,8 +80,7 @@ static void a_torn_line_is_cut(void **state) {
 
 static void a_lost_file_goes_on_at_the_checkpoint(void **state) {
     (void)state;
-    for (int start = 0; start < 2; start++) { /* the second time, the file that the first start has written is read
-                                               * again */
+    for (int start = 0; start < 2; start++) { /* the second start reads the file that the first start has written */
         Leases l = leases_open(path, 5, 700);
         assert_int_equal(leases_give(&l, 10, A, 5).range.first, 700);
         leases_close(&l);
@@ -111,7 +112,7 @@ static void other_lines_are_refused(void **state) {
 
 enum { HISTORIES = 60, EVENTS = 300, ISLANDS = 5, UNIT = 6, LEASE = 10 * UNIT, MOST = 200000 };
 
-/* how often each sample counts in the weights, and the round of the weights */
+/* for each sample how often it was used in the weights of a server, and the round of these weights */
 typedef struct { unsigned char count[MOST]; int64_t round; } Weights;
 static Weights now, saved;
 
@@ -124,8 +125,9 @@ static void count_in(const Lease *lease, int64_t used) {
     for (int64_t s = lease->range.first; s < lease->range.first + used; s++) now.count[s]++;
 }
 
-/* Runs a random history. Islands join, finish all or part of their leases, and are lost. Rounds close, checkpoints are
- * saved, and the server is killed, sometimes in the middle of a line. */
+/* Simulates a random history of a server. Islands (training jobs) get leases of samples, finish all or part of them, or
+ * are lost. Rounds end, checkpoints are saved, and the server is killed, sometimes while it writes a line. At the end
+ * each sample must count once. */
 static void one_history(uint64_t seed) {
     Leases l = leases_open(path, 0, 0);
     Lease  of[ISLANDS];
@@ -140,7 +142,7 @@ static void one_history(uint64_t seed) {
             count_in(&of[i], used), leases_done(&l, of[i].number, used, now.round), has[i] = 0;
         } else if (what < 15 && has[i]) leases_return(&l, of[i].number), has[i] = 0;
         else if (what < 17) now.round++;
-        else if (what == 17) now.round++, saved = now; /* checkpoints are saved between rounds */
+        else if (what == 17) now.round++, saved = now; /* a checkpoint is saved at the end of this round */
         else if (what == 18) {
             leases_close(&l);
             int fd = io_open(path, IO_APPEND);
@@ -153,7 +155,7 @@ static void one_history(uint64_t seed) {
     for (int i = 0; i < ISLANDS; i++)
         if (has[i]) leases_return(&l, of[i].number);
     int64_t end = l.next_sample;
-    while (l.frees > 0) { /* samples that were returned are leased before new ones */
+    while (l.frees > 0) { /* gives out all returned samples; they come before any samples that were never leased */
         Lease rest = leases_give(&l, LEASE, A, now.round);
         assert_true(rest.range.first + rest.range.samples <= end);
         count_in(&rest, rest.range.samples), leases_done(&l, rest.number, rest.range.samples, now.round);

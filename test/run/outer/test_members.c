@@ -44,7 +44,7 @@ static void rounds_open_and_close(void **state) {
     (void)state;
     begin(WAIT_ALL, 2);
     Member *a = join(0, 0, 1);
-    /* no round opens with fewer islands (training jobs) than outer.least_islands */
+    /* no round begins with fewer islands (training jobs) than outer.least_islands, which is 2 */
     assert_false(members_may_open(&ms));
     Member *b = join(1, 1, 2);
     assert_true(b->state == MEMBER_GATHERS && !members_may_open(&ms));
@@ -53,7 +53,7 @@ static void rounds_open_and_close(void **state) {
     give(a, 0), give(b, 1);
     assert_false(members_may_open(&ms) || members_may_close(&ms));
     assert_int_equal(end(a, 0, 1.0), 1);
-    /* a training job (island) that joins during a round takes part from the next round on */
+    /* an island (training job) that joins during a round takes part from the next round on */
     Member *c = join(2, 0, 1);
     assert_int_equal(end(b, 1, 1.0), 0);
     assert_false(members_may_close(&ms));
@@ -70,23 +70,24 @@ static void who_leaves_holds_nobody_up(void **state) {
     begin(WAIT_ALL, 1);
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 7), give(b, 8);
-    /* returns the number of the lease of the lost training job (island), whose samples are free again */
+    /* returns the number of the lease that the lost island (training job) had; its samples can be leased again */
     assert_int_equal(members_lose(a), 7);
     assert_int_equal(end(b, 0, 1.0), 1);
     assert_true(members_may_close(&ms));
-    /* -1, because no lease is lost: the training job (island) has already sent its delta, which counts */
+    /* returns -1, because the island (training job) had no lease any more: it had sent its delta, which counts */
     assert_int_equal(members_lose(b), -1);
     assert_true(members_may_close(&ms));
     members_counted(&ms, b);
     assert_true(b->state == MEMBER_GONE && members_here(&ms) == 0 && !members_may_open(&ms));
-    assert_ptr_equal(join(0, 0, 1), a); /* the lost training job (island) joins again and keeps its number */
+    /* the lost island (training job) joins again and is the same member as before */
+    assert_ptr_equal(join(0, 0, 1), a);
     give(a, 9);
-    /* the training job (island) joins once more while its old connection still counts as training */
+    /* an island (training job) joins again while the server believes that it is still training: it loses lease 9 */
     assert_ptr_equal(join(0, 0, 1), a);
     assert_true(was == 9 && a->state == MEMBER_WAITS && members_may_open(&ms));
     give(a, 10);
     assert_int_equal(end(a, 0, 1.0), 1);
-    /* the training job (island) joins while its delta waits to be counted, so it becomes another member */
+    /* an island (training job) joins again while its delta is not yet counted, so it becomes a second member */
     Member *again = join(0, 0, 1);
     assert_true(again != a && was == -1 && a->state == MEMBER_ENDED && again->state == MEMBER_WAITS);
     members_counted(&ms, a);
@@ -129,12 +130,14 @@ static void bad_ends_are_refused(void **state) {
     e = end_of(H), e.lease = 0;
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), -1);
     assert_string_equal(fault, "sent the END of lease 0, and it has lease 1");
-    e = end_of(0), e.lease = 1, a->elems = 0; /* the training job (island) stopped before the first step of its lease */
+    /* sends an END with 0 steps: the island (training job) stopped before the first step of its lease */
+    e = end_of(0), e.lease = 1, a->elems = 0;
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), 1);
     assert_int_equal(a->state, MEMBER_WAITS);
 }
 
-/* With several servers a delta is complete when every server has its part, whichever is last. */
+/* With several servers each gets its part of a delta (change of the weights). The delta is complete when all have their
+ * part, in any order. */
 static void parts_of_a_delta_come_together(void **state) {
     (void)state;
     Exact squares = {{0}};
@@ -144,7 +147,7 @@ static void parts_of_a_delta_come_together(void **state) {
         ms.parts = 3;
         Member *m = join(0, 0, 1);
         give(m, 7);
-        /* returns 0, because no training job (island) has lease 6 */
+        /* returns 0, because no island (training job) has lease 6 */
         assert_int_equal(members_part_in(&ms, 6, &squares), 0);
         for (int i = 0; i < 3; i++) {
             assert_int_equal(m->state, MEMBER_TRAINS);
@@ -172,7 +175,7 @@ static void bad_deltas_are_named(void **state) {
     assert_true(members_judge(&ms, m[0], fault) && members_judge(&ms, m[1], fault));
     assert_false(members_judge(&ms, m[2], fault));
     assert_non_null(strstr(fault, "the delta of round 0 is not finite"));
-    m[2]->norm = 201.0; /* the limit is 100 times the others' median, which is 2 for 1 and 3 */
+    m[2]->norm = 201.0; /* refused: the norm of a delta may be at most 100 times the median of the others, which is 2 */
     assert_false(members_judge(&ms, m[2], fault));
     assert_non_null(strstr(fault, "the norm 201, over 100 times the other islands' 2"));
     m[2]->norm = 199.0;
@@ -180,11 +183,12 @@ static void bad_deltas_are_named(void **state) {
     for (int i = 0; i < 3; i++) members_counted(&ms, m[i]);
     members_next_round(&ms);
     give(m[0], 3);
-    /* only one delta has arrived in this round, so it is compared with the norms of the last round */
+    /* only this delta has arrived in the round, so its norm is compared with those of the last round */
     end(m[0], 0, 1e5);
     assert_false(members_judge(&ms, m[0], fault));
     members_next_round(&ms), members_next_round(&ms);
-    assert_true(members_judge(&ms, m[0], fault)); /* accepted, because there is no recent norm to compare with */
+    /* accepted, because no delta arrived in the last rounds with which to compare it */
+    assert_true(members_judge(&ms, m[0], fault));
 }
 
 static void asynchronous_rounds_count_arrivals(void **state) {
@@ -193,7 +197,7 @@ static void asynchronous_rounds_count_arrivals(void **state) {
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 0), give(b, 1);
     assert_false(members_may_close(&ms));
-    /* training job (island) b does not finish in this time, because a is four times as fast */
+    /* island (training job) a ends four leases, while the slower b ends none */
     for (int i = 0; i < 4; i++) {
         assert_int_equal(end(a, 0, 1.0), 1);
         assert_int_equal(members_staleness(&ms, a), 0);

@@ -31,7 +31,7 @@ typedef union {
 
 typedef struct {
     MessageKind kind;
-    const char *text; /* JSON text that the writer makes of this example */
+    const char *text; /* JSON text of the example, which the writer must make */
 } Example;
 
 /* A sum of squares as text: 69 words of 8 hexadecimal digits. */
@@ -84,8 +84,8 @@ static void messages_come_back_as_they_were(void **state) {
     assert_true(isnan(e.norm) && isnan(e.loss) && e.tokens == 51200);
 }
 
-/* A message that is cut anywhere is refused. A message with any byte changed is refused, or all its numbers are within
- * their bounds. */
+/* A message that is cut anywhere is refused. A message in which any bit is flipped is refused, or has only numbers
+ * within their bounds. */
 static void cut_and_changed_messages(void **state) {
     (void)state;
     enum { FEW_KEYS = 1 << MESSAGE_BYE | 1 << MESSAGE_DROP | 1 << MESSAGE_STEPPED | 1 << MESSAGE_OVER };
@@ -100,8 +100,9 @@ static void cut_and_changed_messages(void **state) {
                 reads(kind, text, bytes);
                 text[at] ^= (char)(1 << bit);
             }
-        for (int i = 0; i < COUNT_OF_EXAMPLES; i++) { /* the kinds in FEW_KEYS have so few keys that messages of other
-                                                       * kinds have them too */
+        /* A message of another kind is refused, except by the kinds in FEW_KEYS. They need so few keys that other
+         * messages have them too. */
+        for (int i = 0; i < COUNT_OF_EXAMPLES; i++) {
             MessageKind other = EXAMPLES[i].kind;
             if (other != kind && !(FEW_KEYS >> other & 1)) assert_false(reads(other, text, bytes));
         }
@@ -163,8 +164,8 @@ static void a_long_reason_is_cut(void **state) {
     assert_true(message_read(MESSAGE_REFUSE, odd, bytes, &back, fault));
     assert_string_equal(back.why, m.why);
     free(odd);
-    /* The text has more characters than the reader's buffer holds. It keeps whole characters: 511 of two bytes, in 1023
-     * bytes. */
+    /* This text is longer than the reader's buffer of 1024 bytes. The reader keeps only whole characters: 511 of two
+     * bytes each. */
     bytes = (size_t)snprintf(text, sizeof text, "{\"exit\":64,\"why\":\"");
     for (int i = 0; i < 600; i++) bytes += (size_t)snprintf(text + bytes, sizeof text - bytes, "\xc3\xa4");
     bytes += (size_t)snprintf(text + bytes, sizeof text - bytes, "\"}");
@@ -256,7 +257,8 @@ static void a_hello_over_the_limit_is_not_written(void **state) {
 
 /* --- between servers ---------------------------------------------------------------------------------------------- */
 
-/* A server's part of a sum is sent and rounded with equal bits. NaN and infinity stay as they are. */
+/* Each server computes the sum of squares over its part of a delta and sends it as text. The text must be read back
+ * with equal bits. The sum of all parts must not depend on their number. */
 static void squares_keep_their_bits(void **state) {
     (void)state;
     char   fault[MESSAGE_FAULT_BYTES], *text;
@@ -347,7 +349,7 @@ static void headers_are_as_their_kind_wants(void **state) {
         bad = h, bad.elems = MESSAGE_ELEMS + 1;
         assert_int_equal(passes(bad, from), asks);
         bad = h, bad.payload_bytes = MESSAGE_JSON_LIMIT + 1;
-        /* accepted for messages with values, because comm/frame.h checks their length */
+        /* the length of frames with values is not checked here, but in comm/frame.h */
         assert_int_equal(passes(bad, from), is_values);
     }
     FrameHeader compressed = {.kind = MESSAGE_DELTA, .type = FRAME_INT8, .elems = 10, .payload_bytes = 14};
@@ -356,7 +358,8 @@ static void headers_are_as_their_kind_wants(void **state) {
     assert_false(passes(compressed, FROM_SERVER));
     compressed.kind = MESSAGE_CHANGE;
     assert_true(passes(compressed, FROM_SERVER));
-    compressed.kind = MESSAGE_STATE; /* a server's part of the state is always fp32, so int8 is refused */
+    /* STATE carries a server's part of the state, always in fp32, so int8 is refused */
+    compressed.kind = MESSAGE_STATE;
     assert_false(passes(compressed, FROM_LEADER));
     assert_int_equal(message_answer(MESSAGE_GET), MESSAGE_X);
     assert_int_equal(message_answer(MESSAGE_GET_CHANGE), MESSAGE_CHANGE);

@@ -43,8 +43,8 @@ static void expect_near(const float *got, const double *want, double allowed) {
         if (!(fabs(got[i] - want[i]) <= allowed * (1.0 + fabs(want[i])))) fail_msg("element %d: %.9g, not %.9g", i, got[i], want[i]);
 }
 
-/* Allowed relative difference. The weights x and the momentum v are rounded to fp32 once in each round, by 2^-24
- * each. */
+/* Allowed difference of x (weights) and v (momentum) from float64, relative to 1 + |value|. Each round rounds them to
+ * fp32 once, by at most 2^-24. */
 #define ALLOWED (2.0 * ROUNDS / 16777216.0)
 
 static void rounds_of_all(void) {
@@ -71,8 +71,8 @@ static void nesterov_is_right(void **state) {
     expect_near(v, ref_v, ALLOWED);
 }
 
-/* With rate 1 and no momentum, the server's weights x become the weighted mean of the master weights of the islands
- * (training jobs). The mean may be stored in place of a delta. */
+/* With learning rate 1 and no momentum, the server's weights x become the mean of the islands' (training jobs')
+ * weights, weighted by tokens. The mean of the deltas may be written over one of them. */
 static void plain_averaging_is_the_mean(void **state) {
     (void)state;
     begin();
@@ -105,8 +105,8 @@ static void arrivals(int round, const double *staleness) {
     outer_momentum(DILOCO, x, v, waiting, P);
 }
 
-/* Delayed Nesterov, as in its paper. If no delta is stale, it makes the same step as a round in which all islands
- * (training jobs) take part. */
+/* Tests Delayed Nesterov (arXiv:2401.09135), which applies each delta when it arrives and the momentum once a round.
+ * Stale deltas get less weight. If no delta is stale, a round equals a Nesterov step with the mean of the deltas. */
 static void delayed_nesterov_is_right(void **state) {
     (void)state;
     const double fresh[] = {0, 0, 0}, stale[] = {0, 2, 1};
@@ -138,7 +138,8 @@ static double squares_of(const float *d, int64_t elems) {
     return exact_value(&sum);
 }
 
-/* Cutting the weights at any multiples of OUTER_BLOCK gives equal bits. */
+/* The sum of squares of a delta has equal bits, whether it is computed at once or in parts that are cut at multiples of
+ * OUTER_BLOCK. */
 static void parts_change_no_bit(void **state) {
     (void)state;
     enum { MANY = 40 * OUTER_BLOCK + 17 };

@@ -1,5 +1,6 @@
-/* test_round_change.c - changes of the weights x that are sent in fewer bytes. Both sides must have equal bits, and
- * what rounding takes away must not be lost. */
+/* test_round_change.c - changes of the server's weights that are sent rounded to fewer bytes. Islands (training jobs)
+ * add them to their weights, which must equal the server's bit for bit. What rounding takes from a change is added to
+ * the next. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/outer/rule.h"
@@ -18,7 +19,9 @@ enum { FIRST = 3 * OUTER_BLOCK, ELEMS = MESSAGE_ELEMS + 70001, ROUNDS = 30, RUNS
 /* The part of the model that a server holds, in several ranges that end in the middle of frames. */
 typedef struct {
     Config    config;
-    float    *memory, *island, *want, *change; /* owned; memory [WEIGHTS_TENSORS, ELEMS], the others [ELEMS] */
+    /* owned. memory [WEIGHTS_TENSORS, ELEMS]: the server's weights first, then its other tensors. [ELEMS]: island, the
+     * weights of an island (training job); want, the expected weights; change, the values of a message. */
+    float    *memory, *island, *want, *change;
     WeightsRun run[RUNS];
     ServerWeights    served;
 } Part;
@@ -40,7 +43,7 @@ static void part_begin(Part *p, OuterCompress compress) {
 
 static void part_end(Part *p) { free(p->memory), free(p->island), free(p->want), free(p->change); }
 
-/* Returns value i of a step of the weights. The values are irregular, and much larger at some places. */
+/* Returns how much weight i changes in this round. The values are irregular, and much larger at some places. */
 static float step_of(int round, int64_t i) { return 1e-3f * cosf((float)(i * 7 + round * 13)) * (i % 4099 == 0 ? 50.0f : 1.0f); }
 
 static void take_change(Part *p, const RoundChange *c) {
@@ -53,8 +56,8 @@ static void take_change(Part *p, const RoundChange *c) {
     }
 }
 
-/* Checks how far the weights are from the exact sum of their steps. far: the largest distance allowed after any number
- * of rounds. */
+/* Checks that the server's weights stay near the exact sum of their changes, and that an island (training job) gets
+ * equal weights from the changes sent to it. far: largest distance allowed after any number of rounds. */
 static void follow(OuterCompress compress, double far) {
     Part p;
     part_begin(&p, compress);
@@ -77,8 +80,9 @@ static void follow(OuterCompress compress, double far) {
     part_end(&p);
 }
 
-/* A change is a step plus what rounding took from the previous change, so it is below 0.051 + far. bf16 rounds it by
- * 2^-8 of its size. int8 rounds it by half of 1/127 of the largest value in its block. */
+/* A change that is sent consists of a step of the weights, below 0.051, and of what rounding took from the previous
+ * change. Rounding to bf16 takes at most 2^-8 of a change. Rounding to int8 takes at most half of 1/127 of the largest
+ * value in its block. */
 static void bf16_changes_follow(void **state) { (void)state, follow(COMPRESS_BF16, 0.0515 / 256 + 1e-5); }
 static void int8_changes_follow(void **state) { (void)state, follow(COMPRESS_INT8, 0.0515 / 254 + 1e-5); }
 
@@ -94,7 +98,7 @@ static void frames_are_asked_for_whole(void **state) {
     assert_null(round_change_frame(&c, FIRST, MESSAGE_ELEMS - 1));
     assert_null(round_change_frame(&c, FIRST, 0));
     assert_null(round_change_frame(&c, FIRST + 1, MESSAGE_ELEMS));
-    /* returns NULL, because the range does not begin and end with a block */
+    /* returns NULL, because the range does not begin and end at a block of int8 values */
     assert_null(round_change_frame(&c, FIRST + 1, INT8_BLOCK - 1));
     assert_null(round_change_frame(&c, FIRST - MESSAGE_ELEMS, MESSAGE_ELEMS));
     assert_null(round_change_frame(&c, FIRST + MESSAGE_ELEMS, last + 1));

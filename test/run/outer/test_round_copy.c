@@ -1,5 +1,5 @@
-/* test_round_copy.c - the weights that a rank receives for a round. They are stored at the right places on ranks of any
- * grid. Rounding loses nothing of a delta. */
+/* test_round_copy.c - the weights that a rank receives from a server at the start of a round. They are stored at the
+ * right places on ranks of any grid. What rounding takes from a delta that is sent is added to the next delta. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/outer/island_link.h"
@@ -24,8 +24,8 @@ static void list_spans(Shards *z) {
             if (!z->stage || r == z->spec.rank) z->spans += layout_spans(&z->layout, b, r, z->span + z->spans);
 }
 
-/* Passes the weights of a model to the copy in chunks of any length. Weight number e is e, which fp32 holds exactly,
- * because there are fewer than 2^24. */
+/* Passes all weights of a model to round_copy_take, in chunks of varying length. Weight number e has the value e, which
+ * fp32 holds exactly, because there are fewer than 2^24 weights. */
 static void take_in_pieces(RoundCopy *c, int64_t elems) {
     float *values = malloc(sizeof *values * (size_t)elems);
     for (int64_t e = 0; e < elems; e++) values[e] = (float)e;
@@ -66,8 +66,8 @@ static void every_element_has_its_place(void **state) {
             for (int stage = 0; stage <= 1; stage++) check_rank(ranks, ranks - 1, tensor, tensor / 2, stage);
 }
 
-/* Over many rounds the sum of what arrives equals the sum of the deltas, except for what rounding took from the last
- * one. */
+/* Over many rounds the sum of the rounded deltas that arrive equals the sum of the deltas that were sent. Only what
+ * rounding took from the last delta is missing. */
 static void rounding_is_made_up_for(void **state) {
     (void)state;
     enum { ELEMS = 5000, ROUNDS = 50 };
@@ -87,7 +87,7 @@ static void rounding_is_made_up_for(void **state) {
             for (int i = 0; i < ELEMS; i++) came[i] += arrived[i];
         }
         for (int i = 0; i < ELEMS; i++) lost = fmax(lost, fabs(sent[i] - came[i]));
-        /* the difference is what rounding takes from one delta, not from fifty */
+        /* the missing part is no larger than what rounding takes from one delta */
         assert_true(lost <= 1e-3 * types[t].part);
         assert_true(type == FRAME_F32 || lost > 0.0);
         round_copy_forget(&c);

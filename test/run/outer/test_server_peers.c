@@ -1,5 +1,5 @@
-/* test_server_peers.c - connections of a server on which nobody has proved that he knows the key. They may use only the
- * places reserved for them. */
+/* test_server_peers.c - connections to a server that have not yet proved to know its key. Only PEERS_UNPROVEN of them
+ * are kept, so a flood of strangers does not use up the server's connections. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "run/outer/server_peers.h"
 
@@ -28,7 +28,7 @@ static int connect_to(int port, const char *bytes) {
     return fd;
 }
 
-/* Accepts connections until the server has `more` more of them. */
+/* Accepts `more` new connections on the server's listening socket; waits for each. */
 static void accept_all(Peers *p, int listening, int more) {
     for (int i = 0; i < more; i++) {
         Channel *none = NULL;

@@ -1,5 +1,5 @@
-/* test_server_weights.c - a step changes the server's part of the model as a float64 computation does, and nothing
- * else. */
+/* test_server_weights.c - a step of the server changes the weights and momentum of its part of the model as a float64
+ * computation does. The rest of the model stays unchanged. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/outer/rule.h"
@@ -43,9 +43,9 @@ static double x_of(int64_t e) { return (float)sin((double)e); }
 static double v_of(int64_t e) { return (float)cos((double)e * 0.7); }
 static double d_of(int64_t e, int island) { return (float)(1e-2 * sin((double)e * (island + 2))); }
 
-/* Applies Nesterov's step to one of three parts of the model, with the mean of three islands' deltas, weighted by
- * tokens. The part is in the optimizer, as on the first server, or with in_block in a block of memory, as on the
- * others. */
+/* Applies Nesterov's step to one of three parts of the model. The step uses the mean of the deltas of three training
+ * jobs, weighted by tokens. The first server keeps its part in an optimizer. Other servers keep theirs in a block of
+ * memory (in_block). */
 static void check_part(int part, int in_block) {
     Held    s = serve();
     Step    step = {.rule = STEP_NESTEROV, .learning_rate = 0.7, .momentum = 0.9};

@@ -1,5 +1,5 @@
-/* bad_files.h - helpers for readers of files: faulty texts that the reader must refuse. Each has the words that its
- * message must contain, and the number of lines that must be printed. */
+/* bad_files.h - faulty texts of files that a reader must refuse, for several tests. Each comes with words that the
+ * message must contain, and the number of lines of messages. */
 #ifndef TRAIN_GPT_TEST_RUN_BAD_FILES_H
 #define TRAIN_GPT_TEST_RUN_BAD_FILES_H
 
@@ -17,8 +17,8 @@ static inline void write_file(const char *text) {
 
 typedef struct { const char *text, *says; int lines; } BadFile;
 
-/* Writes each faulty text to a file and runs load(path) in a child. It must end with EXIT_CONFIG and print `lines`
- * lines, which contain `says`. */
+/* Writes each faulty text to a file and runs load(path) in a child. The child must end with EXIT_CONFIG. It must print
+ * as many lines as the text's `lines`, and the words `says`. */
 static inline void expect_refusals(const BadFile *file, size_t files, void (*load)(void *name)) {
     for (size_t i = 0; i < files; i++) {
         write_file(file[i].text);

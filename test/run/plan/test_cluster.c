@@ -80,7 +80,7 @@ static void operations_take_their_time(void **state) {
     assert_true(is_near(cluster_op_seconds(&c, &product, 1e15, 2), product.flops / (1e15 * 0.5 * 1024 / (1024 + 64))));
     product.bytes = 1e12;
     assert_true(is_near(cluster_op_seconds(&c, &product, 1e15, 2), 1e12 / (2e12 * 0.8)));
-    /* 32 x 16 tiles are 6 rounds on 100 processors, the last one with 12 tiles */
+    /* 32 x 16 output tiles keep 100 processors busy in 6 rounds, the last one with only 12 tiles */
     product.bytes = 0, c.processors = 100;
     assert_true(is_near(cluster_op_seconds(&c, &product, 1e15, 2),
                         product.flops / (1e15 * 0.5 * sqrt(512.0 / 600) * 1024 / (1024 + 64))));
@@ -99,7 +99,8 @@ static void operations_take_their_time(void **state) {
 static void groups_reach_over_links(void **state) {
     (void)state;
     Cluster c = good();
-    Mesh    m = mesh_of(128, (MeshSizes){8, 1, 2, 1}); /* the grid has 8 tensor ranks, 8 shards and 2 stages */
+    /* 128 ranks: 8 tensor ranks x 8 shards (ZeRO) x 2 pipeline stages */
+    Mesh    m = mesh_of(128, (MeshSizes){8, 1, 2, 1});
     Reach   tensor = cluster_reach(&c, m, WITH_TENSOR), shard = cluster_reach(&c, m, WITH_STATE),
           stage = cluster_reach(&c, m, WITH_STAGE), one = cluster_reach(&c, m, WITH_REPLICA);
     assert_true(tensor.ranks == 8 && tensor.farthest == 0 && is_near(tensor.latency_s, 7 * 8e-6));
@@ -109,7 +110,8 @@ static void groups_reach_over_links(void **state) {
     assert_true(both.ranks == 64 && is_near(both.latency_s, 7 * 2e-5 + 56 * 8e-6));
     assert_true(is_near(cluster_collective_seconds(&c, tensor, 1e9, 1), 1e9 / (4e11 * 0.8) + 7 * 8e-6));
     assert_true(is_near(cluster_collective_seconds(&c, shard, 1e9, 1), 1e9 / (5e10 * 0.8) + 7 * 2e-5));
-    /* an all-reduce (2 rounds) has the hops of a tree of 8 ranks, which are fewer than those of a ring */
+    /* An all-reduce (last argument 2) passes over the links of a tree of 8 ranks, up and down: 2 x 3 latencies. A ring
+     * would need more. */
     assert_true(is_near(cluster_collective_seconds(&c, shard, 1e9, 2), 1e9 / (5e10 * 0.8) + 2 * 3 * 2e-5));
     assert_true(cluster_collective_seconds(&c, one, 1e9, 2) == 0.0);
     Reach near = cluster_pair_reach(&c, 9, 15), far = cluster_pair_reach(&c, 7, 8);

@@ -1,5 +1,6 @@
-/* test_kernels.c - the time of a step kernel by kernel. The limits of GPT-2 124M's step on an H100 equal those computed
- * by hand. Measured rates replace estimates. Faulty files of rates are refused with the place of the fault. */
+/* test_kernels.c - the time of a training step computed kernel by kernel. The lower bounds of the step of GPT-2 124M on
+ * an H100 equal those computed by hand. Measured rates replace estimates. Faulty files of rates are refused with the
+ * place of the fault. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -32,7 +33,7 @@ static Ledger gpt2_step(void) {
     Ledger l = {0};
     static const int64_t widths[4][2] = {{C, 3 * C}, {C, C}, {C, 4 * C}, {4 * C, C}};
     for (int i = 0; i < 4; i++) {
-        /* the forward product, then the gradient of its input, with n and k exchanged */
+        /* the forward product, then the product for the gradient of the input, with n and k exchanged */
         product(&l, "matmul", N, widths[i][1], widths[i][0], L);
         product(&l, "matmul", N, widths[i][0], widths[i][1], L);
         product(&l, "matmul, added", widths[i][0], widths[i][1], N, L);
@@ -57,7 +58,7 @@ static double limit_ms(const StepTimes *t, const char *op, int64_t least_width, 
     double s = 0.0;
     for (int i = 0; i < t->kernels; i++) {
         const LedgerEntry *e = t->kernel[i].entry;
-        int64_t            widest = 0; /* the largest dimension other than the N rows */
+        int64_t            widest = 0; /* largest dimension of the product except N, the number of tokens */
         for (int d = 0; d < 3; d++)
             if (e->dim[d] > widest && e->dim[d] != N) widest = e->dim[d];
         if (strcmp(e->op, op) == 0 && widest >= least_width && widest < most_width) s += t->kernel[i].limit_s;
@@ -65,7 +66,8 @@ static double limit_ms(const StepTimes *t, const char *op, int64_t least_width, 
     return s * 1e3;
 }
 
-/* Limits in ms of these kernels on an H100, each computed by hand from FLOPs, bytes and public rates. */
+/* Checks the shortest possible times of kernels on an H100, in ms, against those computed by hand from FLOPs, bytes and
+ * published rates. */
 static void limits_are_those_worked_out(void **state) {
     (void)state;
     Cluster     h100 = cluster_load("dgx-h100");
@@ -122,8 +124,8 @@ static void times_follow_flops_bytes_and_launches(void **state) {
     ledger_free(&l);
 }
 
-/* Attention's backward pass has a better rate with five products per tile. layers/attention_hopper_heads.cu computes so
- * for some sizes. */
+/* The backward pass of attention has a higher rate for sizes at which layers/attention_hopper_heads.cu computes five
+ * matrix products per tile instead of seven. */
 static void five_products_have_a_rate_of_their_own(void **state) {
     (void)state;
     static const struct { int64_t heads, T, D; int is_five; } cases[] = {{768, 1024, 64, 1}, {264, 576, 128, 1}, {264, 577, 128, 0},
@@ -144,7 +146,7 @@ static void five_products_have_a_rate_of_their_own(void **state) {
 
 static void measured_rates_take_the_place(void **state) {
     (void)state;
-    /* gelu_forward is a name from before model.activation */
+    /* files of rates from before model.activation name the activation gelu_forward */
     write_file("{\"source\": \"H100 80GB, 3f2a\", \"launch_s\": 2e-6, \"host_s\": 0, "
                "\"kernels\": {\"matmul, added\": 7e14, \"gelu_forward\": 1.5e12}}");
     Cluster           h100 = cluster_load("dgx-h100");
@@ -154,7 +156,7 @@ static void measured_rates_take_the_place(void **state) {
     assert_true(added->rate == 7e14 && added->is_measured && gelu->rate == 1.5e12 && gelu->is_measured && !plain->is_measured);
     assert_true(rates.launch_s == 2e-6 && rates.host_s == 0.0);
     assert_string_equal(rates.source, "H100 80GB, 3f2a");
-    /* the row whose name is the longest prefix of the operation's name */
+    /* finds the row of rates whose name is the longest prefix of the operation's name */
     assert_ptr_equal(kernel_rate_of(&rates, "matmul, added to a bias"), added);
     assert_ptr_equal(kernel_rate_of(&rates, "matmul, gelu"), plain);
     assert_null(kernel_rate_of(&rates, "mat")->op);

@@ -60,8 +60,8 @@ static void bytes_are_those_of_plan(void **state) {
         }
 }
 
-/* With sums in the order of micro-batches (parallel.deterministic), each micro-batch adds different pairs, and the
- * bytes still equal those of plan. */
+/* With parallel.deterministic sums go through a fixed tree of additions, in which each micro-batch adds other pairs.
+ * The simulated bytes must still equal those that plan computes. */
 static void bytes_of_ordered_sums_are_those_of_plan(void **state) {
     (void)state;
     Cluster cluster = slow_links();
@@ -101,23 +101,23 @@ static void free_links_leave_the_operations(void **state) {
     }
 }
 
-/* Bytes sent along the tensor axis, by docs/parallel-inside.md, for t tensor ranks, L layers, M micro-batches of N
- * tokens, C channels and A bytes each. The blocks send 10 L M (t-1)/t N C A. The embedding and the head send 2 M
- * (t-1)/t N C A each, and 24 M (t-1)/t N. */
+/* Checks the bytes sent along the tensor axis. For t tensor ranks, L layers, M micro-batches of N tokens, C channels
+ * and A bytes an element, the blocks send 10 L M (t-1)/t N C A. Embedding and head send 2 M (t-1)/t N C A each. The
+ * sums of the softmax send 24 M (t-1)/t N. docs/parallel-inside.md derives these. */
 static void tensor_collectives_block(void **state) {
     (void)state;
     Config    c = config_of(2, 1, 1, 1, 1, 1);
     Cluster   cluster = slow_links();
     Simulated s = simulate(&c, (Target){F32, 2, &cluster});
     double    M = 64, N = 512, C = 256, bytes = 0.5 * M * N * (10 * 8 * C * 4 + 4 * C * 4 + 24);
-    /* the upper bound allows for the gradients of the parameters that tensor ranks do not divide, which are sent
-     * once a step */
+    /* The upper bound allows for gradients of parameters that all tensor ranks have in full. They are sent once a
+     * step. */
     assert_true(s.sent[AXIS_TENSOR] >= bytes && s.sent[AXIS_TENSOR] < 1.001 * bytes);
     assert_true(is_near(s.exposed_s[AXIS_TENSOR], s.sent[AXIS_TENSOR] / 1e10, 1e-6));
     assert_true(is_near(s.step_s, s.compute_s + s.exposed_s[AXIS_TENSOR] + s.exposed_s[AXIS_SHARD], 1e-6));
 }
 
-/* Communication during computation costs no time until it takes longer than the computation. */
+/* Communication that runs beside computation adds no time to a step until it takes longer than the computation. */
 static void gathers_hide_under_compute(void **state) {
     (void)state;
     Cluster   cluster = slow_links();
@@ -125,7 +125,7 @@ static void gathers_hide_under_compute(void **state) {
     cluster.fp32 = 2e12;
     Simulated s = simulate(&c, (Target){F32, 2, &cluster});
     assert_true(s.exposed_s[AXIS_SHARD] < 0.5 * s.sent[AXIS_SHARD] / 1e10);
-    /* the gradient sum of the last bucket starts when no computation is left, so it is exposed */
+    /* gradients of the last bucket are summed when no computation is left that could hide it */
     Config one = config_of(1, 1, 1, 1, 1, 1);
     assert_true(simulate(&one, (Target){F32, 2, &cluster}).exposed_s[AXIS_SHARD] >= (512 + 512) * 256 * 4 / 2 / 1e10);
     cluster.overlaps = 0;
@@ -138,8 +138,8 @@ static void gathers_hide_under_compute(void **state) {
     assert_true(s.step_s > 0.95 * s.sent[AXIS_SHARD] / 1e10);
 }
 
-/* The idle share of a pipeline with P stages, V parts each, and M micro-batches is (P - 1)/(M V + P - 1). There are 8
- * equal blocks; the head and the embedding cost almost nothing. */
+/* Checks the share of a step in which pipeline ranks are idle. With P stages of V parts each and M micro-batches it is
+ * (P - 1)/(M V + P - 1). The 8 blocks cost the same; head and embedding cost almost nothing. */
 static void the_bubble_is_the_formula_s(void **state) {
     (void)state;
     static const int cases[][2] = {{2, 1}, {4, 1}, {8, 1}, {2, 2}, {4, 2}, {2, 4}};
@@ -164,7 +164,8 @@ static void messages_cost_where_nothing_hides_them(void **state) {
     assert_true(blocked.step_s > hidden.step_s);
 }
 
-/* One micro-batch passes forward through four stages on two nodes, and back. Of six messages, four stay in a node. */
+/* One micro-batch passes through four pipeline stages on two nodes, forward and back. Of its six messages four stay
+ * within a node. */
 static void messages_take_the_link_between_their_stages(void **state) {
     (void)state;
     Config  c = config_of(1, 1, 4, 1, 1, 1);
@@ -176,19 +177,20 @@ static void messages_take_the_link_between_their_stages(void **state) {
     assert_true(is_near(simulate(&c, (Target){F32, 4, &far}).step_s - simulate(&c, (Target){F32, 4, &near}).step_s, less, 1e-9));
 }
 
-/* A step with too many micro-batches to simulate is extrapolated from two shorter ones: bytes exactly, time nearly. */
+/* A step has more micro-batches than the simulator computes one by one. It extrapolates from two shorter steps: bytes
+ * exactly, time nearly. */
 static void long_steps_go_on_as_shorter_ones(void **state) {
     (void)state;
     Cluster cluster = slow_links();
     for (int V = 1; V <= 2; V++)
         for (int zero = 1; zero <= 3; zero++) {
             Config c = config_of(1, 1, 4, V, 1, zero);
-            /* twice as many micro-batches as the simulator simulates, on each of two data ranks */
+            /* twice as many micro-batches as are simulated one by one, on each of two data ranks */
             c.batch.global_tokens = 512 * (V == 1 ? 16384 : 8192);
             Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
             Simulated whole = simulate(&c, (Target){F32, 8, &cluster});
             for (int a = 0; a < AXES; a++) assert_true(whole.sent[a] == p.sent[a]);
-            c.batch.global_tokens /= 2; /* half as many micro-batches are simulated in full */
+            c.batch.global_tokens /= 2; /* all micro-batches of this step are simulated one by one */
             Simulated half = simulate(&c, (Target){F32, 8, &cluster});
             double    ends = 0.004 * half.step_s;
             assert_true(fabs(whole.step_s - 2 * half.step_s) < ends && fabs(whole.compute_s - 2 * half.compute_s) < ends);
@@ -200,7 +202,8 @@ static void the_fullest_stage_is_found(void **state) {
     Config    c = config_of(1, 1, 4, 1, 1, 1);
     Cluster   cluster = free_links();
     Simulated s = simulate(&c, (Target){F32, 4, &cluster}), alone = simulate_memory(&c, (Target){F32, 4, &cluster});
-    assert_int_equal(s.fullest, 0); /* the first stage keeps the activations of the most micro-batches */
+    /* stage 0 needs the most memory: it keeps the activations of the most micro-batches */
+    assert_int_equal(s.fullest, 0);
     Config uneven = config_of(1, 1, 5, 1, 1, 1); /* 8 blocks are divided among the stages as 1 2 2 2 1 */
     uneven.batch.global_tokens = 512 * 5, uneven.memory.recompute = RECOMPUTE_NONE;
     Simulated u = simulate_memory(&uneven, (Target){F32, 5, &cluster});
@@ -221,7 +224,7 @@ static void the_search_finds_the_quickest(void **state) {
     Found   f = search(&c, (Target){F32, 8, &cluster}, 0);
     assert_true(f.count == SEARCH_BEST && f.allowed >= f.count);
     for (int i = 1; i < f.count; i++) assert_true(f.best[i].step_s >= f.best[i - 1].step_s);
-    /* no other grid of tensor and pipeline ranks is faster */
+    /* the best grid is at least as fast as any grid of tensor, pipeline and data ranks alone */
     for (int tensor = 1; tensor <= 8; tensor *= 2)
         for (int pipeline = 1; tensor * pipeline <= 8; pipeline *= 2) {
             Config one = config_of(tensor, 1, pipeline, 1, 1, 1);
@@ -233,8 +236,8 @@ static void the_search_finds_the_quickest(void **state) {
     char *held[] = {"parallel.tensor=4", "memory.recompute=block", "run.steps=7"};
     assert_int_equal(search_held(held, 3), HOLD_TENSOR | HOLD_RECOMPUTE);
     Config ordered = c;
-    ordered.parallel.deterministic = 1; /* sums in the order of micro-batches forbid some grids, and the search must not
-                                         * propose them */
+    /* deterministic sums do not work with tensor ranks and with ZeRO above 1, so the search must not propose these */
+    ordered.parallel.deterministic = 1;
     f = search(&ordered, (Target){F32, 8, &cluster}, 0);
     for (int i = 0; i < f.count; i++) assert_true(f.best[i].zero_stage <= 1 && f.best[i].mesh.size[AXIS_TENSOR] == 1);
     c.parallel.tensor = 4, c.memory.recompute = RECOMPUTE_BLOCK;
@@ -248,12 +251,14 @@ static void fits_are_the_largest(void **state) {
     (void)state;
     Config c = config_of(2, 1, 2, 1, 1, 1);
     assert_int_equal(search_fit(&c, 16), 16);
-    /* 8 of the 15 ranks are the most that fit, because 3 does not divide the 64 micro-batches */
+    /* returns the largest number of ranks up to 15 that the grid allows; 12 would need 3 data ranks, which do not
+     * divide 64 micro-batches */
     assert_int_equal(search_fit(&c, 15), 8);
     assert_int_equal(search_fit(&c, 3), 0);
 }
 
-/* Young's formula: the best interval between checkpoints is sqrt(2 * time of a save * mean time between failures). */
+/* Checks the best interval between checkpoints by Young's formula: sqrt(2 x seconds of a save x seconds between
+ * failures). Goodput is the share of time that trains. */
 static void goodput_is_young_s(void **state) {
     (void)state;
     Goodput g = goodput_of(2.0, 10.0, 60.0, 3600.0);

@@ -29,15 +29,15 @@ static void greedy_takes_the_first_largest(void **state) {
     }
 }
 
-/* Asserts that draw(), over a fine grid of u in [0, 1), returns every token v for the part share[v] of the grid. Tokens
- * come in order. share [vocab]: the expected probabilities. */
+/* Asserts that draw() returns token v for a part share[v] of all u in [0, 1), where share [vocab] are the expected
+ * probabilities. Tries u in steps of 1/20000. */
 static void assert_shares(const float *logits, int64_t vocab, DrawRule rule, const double *share) {
     enum { GRID = 20000 };
     int count[VOCAB_MAX] = {0}, last = -1;
     for (int i = 0; i < GRID; i++) {
         int32_t token = draw(logits, vocab, rule, (double)i / GRID);
         assert_true(token >= 0 && token < vocab);
-        /* the token never decreases as u grows, because draw() inverts the cumulative distribution */
+        /* draw() inverts the cumulative distribution of the tokens, so a larger u never gives a smaller token */
         assert_true(token >= last);
         last = token;
         count[token]++;
@@ -53,8 +53,8 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Computes in float64 the probabilities of the tokens that the rule leaves, for any logits without NaN. Writes them to
- * share [vocab]. */
+/* Computes in float64 the probability with which each token is drawn under top_k, top_p, min_p and temperature, and
+ * writes them to share [vocab]. Logits must not be NaN. */
 static void reference(const float *logits, int vocab, DrawRule rule, double *share) {
     int    order[VOCAB_MAX], left = vocab;
     double total = 0, sum = 0;
@@ -113,8 +113,8 @@ static void rules_by_hand(void **state) {
     assert_shares(logits, 4, (DrawRule){0.5, 0, 1, 0.2}, (double[]){0, 0.8, 0, 0.2});
 }
 
-/* Draws from random logits of any sign and size. No token is drawn that the reference leaves out, and each token of
- * considerable weight is drawn. */
+/* Tries random logits of any sign and size. For each token of noticeable probability in the reference, a u in the
+ * middle of its interval must draw that token. */
 static void random_logits(void **state) {
     (void)state;
     float  logits[VOCAB_MAX];
@@ -141,7 +141,8 @@ static void odd_logits(void **state) {
     assert_shares(logits, 5, all, share);
     assert_shares(logits, 5, four, share);
     assert_shares(logits, 5, most, share);
-    assert_int_equal(draw(logits, 5, all, 1.0), 4); /* for an invalid u the last remaining token is drawn */
+    /* u must be below 1; for u = 1 the last token that can be drawn is returned */
+    assert_int_equal(draw(logits, 5, all, 1.0), 4);
     logits[3] = INFINITY;
     assert_int_equal(draw(logits, 5, all, 0.2), 3);
     for (int v = 0; v < 5; v++) logits[v] = NAN;

@@ -52,8 +52,8 @@ static void judge_destroy(Judge *j) {
 static uint64_t drawn;
 static int64_t  draw(int64_t below) { return (int64_t)(rng_uniform(11, RNG_SAMPLE, drawn++) * (double)below); }
 
-/* Makes texts of 2 to POSITIONS + 1 tokens. If `follows` is not NULL, half of the continuations' tokens are what that
- * model predicts. */
+/* Makes a task with random questions. Texts have 2 to POSITIONS + 1 tokens. If `follows` is not NULL, the continuation
+ * of every second question is what that model predicts, so it is scored as right. */
 static Task random_task(TaskKind kind, int64_t questions, Judge *follows) {
     Task  t = {.kind = kind, .name = strdup("random")};
     float logits[VOCAB];
@@ -118,15 +118,16 @@ static void sums_are_those_of_the_logits(void **state) {
                 assert_true(missed[k] == wrong);
                 greedy += wrong == 0;
             }
-        if (i == 1) assert_in_range(greedy, 20, 39); /* both right and wrong answers occurred */
+        /* the model predicts some continuations completely, and others not */
+        if (i == 1) assert_in_range(greedy, 20, 39);
         free(log_p), free(missed);
     }
     for (int i = 0; i < 2; i++) task_free(&tasks[i]);
     judge_destroy(&one), judge_destroy(&j);
 }
 
-/* Scores follow from the sums by their formulas: the argmax, means, and the sample standard deviation over the root of
- * n. */
+/* Checks accuracy, standard error and perplexity against plain formulas on the log-probabilities of the texts: argmax,
+ * mean, and sample standard deviation divided by sqrt(n). */
 static void scores_follow_from_sums(void **state) {
     (void)state;
     Judge      j = judge_create(4);
@@ -195,7 +196,8 @@ static void a_batch_of_any_size_gives_the_same(void **state) {
     task_free(&t);
 }
 
-/* Ranks divide the batches of questions. Their sums add up to those of one rank, bit for bit. */
+/* Data ranks divide the batches of questions. The log-probabilities that they compute add up to those of one rank, bit
+ * for bit. */
 static void shares_add_up(void **state) {
     (void)state;
     Judge   j = judge_create(3);

@@ -19,8 +19,8 @@ static int parse(Task *t, TaskReader r, const char *line, int64_t number, char *
     return task_parse_line(t, r, line, strlen(line), number == 1, fault);
 }
 
-/* Asserts the tokens of a text, the number of scored ones, and the length that normalizes the score. The model's tokens
- * are bytes, so the tokens are the text. */
+/* Asserts the tokens of a text, how many of them are scored, and the length by which the score is divided. Tokens are
+ * bytes, so `whole` is the text itself. */
 static void assert_text(const Task *t, int64_t question, int64_t text, const char *whole, int64_t scored, double length) {
     int32_t         ids[256];
     const Question *q = &t->question[question];
@@ -45,13 +45,14 @@ static void choices_are_divided_as_lm_eval_does(void **state) {
     assert_int_equal(t.kind, TASK_CHOICES);
     assert_int_equal(t.questions, 1);
     assert_int_equal(t.question[0].gold, 1);
-    /* the space at the end of the context is scored with the choice */
+    /* a space at the end of the context is moved to the choice, so it is scored */
     assert_text(&t, 0, 0, "a b cd", 3, 2);
     assert_text(&t, 0, 1, "a b c\xc3\xa9" "f", 5, 3);   /* the length counts characters, not bytes */
     assert_int_equal(t.text[1].shared, 5);
     task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\"a\\u00a0\\u2003\\n\",\"choices\":[\"b\",\"c\"],\"gold\":0}");
-    assert_text(&t, 0, 0, "a\xc2\xa0\xe2\x80\x83\nb", 7, 1); /* white space of any kind moves to the choice */
+    /* white space of any kind at the end of a context is moved to the choice */
+    assert_text(&t, 0, 0, "a\xc2\xa0\xe2\x80\x83\nb", 7, 1);
     task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\"a\",\"choices\":[\"b\",\"cd\"],\"gold\":0,\"delimiter\":\" \"}");
     /* a space that is the delimiter does not count for the length of the choice */
@@ -88,16 +89,17 @@ static void core_is_divided_as_nanochat_does(void **state) {
     Task t = parsed(reader(40), CORE, "{\"context\":\"q \",\"choices\":[\"xya\",\"xybc\"],\"gold\":0,\"delimiter\":\" \"}");
     assert_string_equal(t.name, "mine");
     assert_true(t.is_core && t.by_tokens && t.baseline == 0.25);
-    /* tokens that all choices begin with are not scored; lengths are in tokens */
+    /* CORE does not score the tokens with which all choices begin, and counts lengths in tokens */
     assert_text(&t, 0, 0, "\nq  xya", 1, 1);
     assert_text(&t, 0, 1, "\nq  xybc", 2, 2);
     task_free(&t);
     t = parsed(reader(40), CORE, "{\"context\":\"q\",\"choices\":[\"ab\",\"abc\"],\"gold\":0}");
-    /* nothing is scored, because this text is the beginning of another one */
+    /* nothing of "ab" is scored, because the other choice "abc" begins with it */
     assert_int_equal(t.text[0].scored, 0);
     task_free(&t);
     t = parsed(reader(40), CORE, "{\"contexts\":[\"ae\",\"be\"],\"continuation\":\" c\",\"gold\":0}");
-    assert_text(&t, 0, 1, "\nbe c", 3, 3);              /* the tokens that all texts end with are scored */
+    /* tokens with which the texts of both contexts end are scored */
+    assert_text(&t, 0, 1, "\nbe c", 3, 3);
     task_free(&t);
     t = parsed(reader(40), CORE, "{\"context\":\"a\",\"continuation\":\" bc\"}");
     assert_text(&t, 0, 0, "\na bc", 3, 3);
@@ -108,14 +110,13 @@ static void long_texts_lose_their_beginning(void **state) {
     (void)state;
     const char *line = "{\"context\":\"abcdefgh\",\"choices\":[\"xyz\",\"x\"],\"gold\":0}";
     Task        t = parsed(reader(5), NULL, line);
-    /* 5 tokens fit and a sixth is only predicted, so the beginning is cut */
+    /* The model has 5 positions. They hold all tokens but the last, which is only predicted, so 6 tokens are kept. */
     assert_text(&t, 0, 0, "fghxyz", 3, 3);
     assert_text(&t, 0, 1, "defghx", 1, 1);
     assert_int_equal(t.cut, 2);
     task_free(&t);
     t = parsed(reader(5), CORE, line);
-    assert_text(&t, 0, 0, "ghxyz", 2, 2);               /* nanochat's CORE keeps one token less of a long text than
-                                                         * lm-eval */
+    assert_text(&t, 0, 0, "ghxyz", 2, 2);               /* with CORE one token less is kept, as nanochat does */
     task_free(&t);
     t = parsed(reader(3), NULL, line);
     assert_text(&t, 0, 0, "hxyz", 3, 3);
@@ -171,7 +172,7 @@ static void faults_are_named(void **state) {
     char fault[TASK_FAULT_CHARS] = "";
     assert_int_equal(parse(&t, reader(5), "{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":0}", 3, fault), 0);
     assert_non_null(strstr(fault, "are not those of the lines before"));
-    /* only the first line of a file may describe the task */
+    /* refused: only the first line of a file may describe the task */
     assert_int_equal(parse(&t, reader(5), "{\"task\":\"late\"}", 3, fault), 0);
     task_free(&t);
 }
@@ -179,8 +180,8 @@ static void faults_are_named(void **state) {
 /* --- llm.c's file ------------------------------------------------------------------------------------------------- */
 
 typedef struct { int32_t head[256]; uint16_t word[64]; } EvalFile;
-/* A file in llm.c's format with two questions. The first has a context of 2 tokens and answers of 1 and 2. The second
- * has a context of 1 and answers of 1 and 1. */
+/* A file in llm.c's format with two questions. The first has a context of 2 tokens and two answers, of 1 and 2 tokens.
+ * The second has a context of 1 token and two answers of 1 token. */
 static const EvalFile GOOD = {{20240522, 1, 2, 26},
                               {65535, 26, 0, 1, 2, 2, 10, 11, 1, 20, 2, 21, 22, 65535, 22, 1, 0, 2, 1, 12, 1, 30, 1, 31}};
 enum { GOOD_BYTES = 1024 + 2 * (13 + 11) };
@@ -227,8 +228,8 @@ static void broken_hellaswag_is_refused(void **state) {
             fail_msg("word %d = %d: \"%s\" and not \"%s\"", cases[i].word, cases[i].value, fault, cases[i].says);
         task_free(&t);
     }
-    for (size_t bytes = 0; bytes <= sizeof GOOD; bytes++) { /* a file that is longer or shorter than it says is
-                                                             * refused */
+    /* a file with another length than its head gives is refused */
+    for (size_t bytes = 0; bytes <= sizeof GOOD; bytes++) {
         Task t = {0};
         char fault[TASK_FAULT_CHARS] = "";
         if (bytes != GOOD_BYTES) assert_int_equal(task_parse_hellaswag(&t, reader(40), &GOOD, bytes, fault), 0);
@@ -244,8 +245,8 @@ static void broken_hellaswag_is_refused(void **state) {
     task_free(&t);
 }
 
-/* One begin token is put before a context, which is the default of lm-eval. An empty context is only the begin
- * token. */
+/* For a tokenizer with a begin token, one is put before each context, as lm-eval does by default. An empty context
+ * becomes only the begin token. */
 static void begin_tokens_come_first(void **state) {
     (void)state;
     static const struct { const char *head, *line; int32_t ids[8], count, scored; } CASES[] = {

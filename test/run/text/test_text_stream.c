@@ -19,7 +19,7 @@ static void put(void *page, const char *text, size_t bytes) {
     p->text[p->bytes += bytes] = 0;
 }
 
-/* Asserts that the text, passed in pieces of `step` bytes, gives `want`. */
+/* Passes the text in pieces of `step` bytes, with these stop texts, and asserts that `want` is printed. */
 static void assert_text(const char *text, size_t step, const char *const *stop, int stops, const char *want) {
     Page       page = {.bytes = 0};
     TextStream t = {.put = put, .ctx = &page};
@@ -57,7 +57,8 @@ static void ends_before_a_stop_text(void **state) {
     assert_always("xabc", inner, 2, "xab");
 }
 
-/* Checks which text has been passed on after each piece. */
+/* Checks after each piece which text has been printed so far. A piece is held back while it may be the beginning of a
+ * character or of a stop text. */
 static void passes_on_what_is_certain(void **state) {
     (void)state;
     static const char *const stop[] = {"END"};

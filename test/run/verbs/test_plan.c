@@ -32,8 +32,8 @@ static Config small_config(void) {
     c.run.steps = 100, c.run.dir = "runs/plan";
     return c;
 }
-/* With several servers, the first holds all weights and its part of the deltas. Each of the others holds its part of
- * both. */
+/* With several servers, the first server needs memory for all weights and for its part of the deltas (changes of the
+ * weights). Each other server needs memory for its part of both. */
 static void several_servers_are_counted(void **state) {
     (void)state;
     Config c = small_config();
@@ -57,7 +57,7 @@ static void several_servers_are_counted(void **state) {
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).follower_bytes, 0);
 }
 
-/* Compares the planned memory of a server (`serve`) with what it takes, to the byte. */
+/* The memory that is planned for a server (`serve`) equals what it allocates, to the byte. */
 static void a_server_is_counted(void **state) {
     (void)state;
     Config c = small_config();
@@ -75,10 +75,12 @@ static void a_server_is_counted(void **state) {
     assert_int_equal(own.deltas, 3 * 4 * P);
     assert_int_equal(own.all, own.weights + own.copy + 12 * P);
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, own.all);
-    c.outer.compress = COMPRESS_BF16; /* bf16 changes need 6 P bytes: what rounding took (4) and the change (2) */
+    /* bf16 changes of P weights need 6 P bytes: 4 for what rounding took from each, 2 for the change */
+    c.outer.compress = COMPRESS_BF16;
     assert_int_equal(serve_bytes(&c, 0).changes, 6 * P);
     assert_int_equal(serve_bytes(&c, 0).all, own.all + 6 * P);
-    /* without waiting, the server also keeps the weights that each of the 3 islands (training jobs) has */
+    /* if rounds do not wait for all islands (training jobs), the server also keeps the weights that each of the 3
+     * has */
     c.outer.wait = WAIT_NONE;
     assert_int_equal(serve_bytes(&c, 0).changes, 3 * 4 * P);
     c.outer.server = "";
@@ -113,8 +115,9 @@ static size_t bytes_with(Config c, int64_t micro_batch) {
     return plan_make(&c, BF16, ranks_of(2)).device_bytes;
 }
 
-/* The micro-batch in the answer fits, and one more sequence does not. (The answer may be larger than the requested one,
- * because a library may need less scratch memory for 16 sequences than for 15.) */
+/* plan_largest_micro_batch returns a micro-batch that fits in the given memory while one more sequence does not. It may
+ * be larger than the one for which the memory was computed: a library may need less scratch memory for 16 sequences
+ * than for 15. */
 static void largest_micro_batch(void **state) {
     (void)state;
     Config c = small_config();
@@ -130,7 +133,7 @@ static void largest_micro_batch(void **state) {
     }
 }
 
-/* Asserts that arenas of exactly the planned sizes hold the model and the optimizer, and are full afterwards. */
+/* Asserts that a model and its optimizer fill arenas of the planned sizes exactly. */
 static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
     Plan   p = plan_make(c, act, ranks_of(ranks));
     ModelSpec spec = config_model_spec(c, act, ranks, 0, NULL);
@@ -161,8 +164,8 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     shards_destroy(z);
 }
 
-/* The two copies in memory of masters and both moments take 24 bytes for each parameter of a rank's share. If a
- * neighbour on another host keeps a second copy, they take twice that. */
+/* Each rank keeps two in-memory copies of its share of the masters (fp32 weights) and both moments: 2 x 12 bytes a
+ * parameter. With several hosts it also keeps the copies of a rank of another host, so twice that. */
 static void copies_in_memory_are_counted(void **state) {
     (void)state;
     device_open(0, 2);
@@ -199,8 +202,8 @@ static void the_plan_is_what_is_carved(void **state) {
                 }
 }
 
-/* Counts Muon's products and passes over memory in a step of 524,288 tokens with 124M parameters. They are a small part
- * of the step. */
+/* Muon's matrix products and passes over memory add 0.3 % to 3 % to the FLOPs of a step of 524,288 tokens with 124M
+ * parameters. */
 static void muon_is_a_small_part_of_a_step(void **state) {
     (void)state;
     Config c = small_config();
@@ -231,7 +234,8 @@ static void what_saves_memory_does(void **state) {
     assert_true(plan_make(&c, BF16, ranks_of(4)).optimizer_bytes >= one.optimizer_bytes);
 }
 
-/* The advice that a run without enough memory prints: the table of sizes, and changes that really take less. */
+/* A run without enough memory prints advice: a table of what the memory is for, and changes of the config. Each
+ * proposed change must really need less memory. */
 static void the_advice_takes_less(void **state) {
     (void)state;
     Config c = small_config();
@@ -333,7 +337,8 @@ static void the_verb_needs_no_data(void **state) {
 static void epochs_are_counted(void **state) {
     (void)state;
     write_shard("train_0.bin", 2001);
-    write_shard("train_1.bin", 2040); /* two files of 50 samples each; tokens after the last sample do not count */
+    /* both files have 50 samples of 40 tokens; tokens after the last sample are not read */
+    write_shard("train_1.bin", 2040);
     char *argv[] = {"plan", config_path};
     Child c = plan(2, argv);
     assert_int_equal(c.code, EXIT_DONE);

@@ -9,7 +9,8 @@
 
 #include "run/verbs/plot.h"
 
-/* Compares the average with its definition, written out in plain loops. A step without a loss changes nothing. */
+/* Compares the smoothed loss of plot_smooth with its definition, a centred mean, written out in plain loops. Steps
+ * whose loss is not a number are left out. */
 static void the_average_is_as_defined(void **state) {
     (void)state;
     enum { N = 130, HALF = N / 40 };
@@ -27,8 +28,8 @@ static void the_average_is_as_defined(void **state) {
     }
 }
 
-/* On a straight falling line the average lies on the line. Only at the end, where no later steps follow, it may be
- * above the line by half the window. An average of past steps only would be above it everywhere. */
+/* On a loss that falls in a straight line the smoothed curve lies on the line. Only at the end, where later steps are
+ * missing, it may be above it by half the window. A mean of past steps alone would be above it everywhere. */
 static void it_does_not_lag(void **state) {
     (void)state;
     for (int n = 10; n <= 5000; n = 3 * n + 7) {

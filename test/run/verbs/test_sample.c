@@ -67,7 +67,8 @@ static char *text_of(Writer *m, const char *prompt, SamplePlan plan) {
     return strdup(page.text);
 }
 
-/* Samples like sample_stream, but computes each token with a batch of exactly the window's length. */
+/* Samples like sample_stream, but keeps no keys and values: it computes all tokens of the window anew for each
+ * token. */
 static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
     int64_t vocab = m->model->gpt.shape.vocab_size;
     float  *logits = malloc(sizeof *logits * (size_t)vocab);
@@ -83,8 +84,8 @@ static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
     free(weight);
 }
 
-/* Samples more than two windows of 37 tokens, with kept keys and values and by computing whole windows. The texts are
- * equal. */
+/* Samples more than two windows of 37 tokens, once with kept keys and values and once by computing whole windows. Both
+ * must give the text of greedy_ids. */
 static void text_follows_the_model(void **state) {
     (void)state;
     enum { TOKENS = 100 };
@@ -103,7 +104,8 @@ static void text_follows_the_model(void **state) {
     }
 }
 
-/* Compares the logits of a token after kept keys and values with those of a forward pass over all tokens. */
+/* Computes the logits of one token after another from kept keys and values. They must equal those of a forward pass
+ * over all tokens so far. */
 static void kept_keys_give_the_same_logits(void **state) {
     (void)state;
     enum { T = 37, V = 389 };
@@ -128,7 +130,8 @@ static void kept_keys_give_the_same_logits(void **state) {
     writer_destroy(&whole);
 }
 
-/* A model in training keeps keys and values in its own activations. It samples the same text. */
+/* A model in training can sample with the keys and values in its activations. It samples an equal text with every value
+ * of memory.recompute. */
 static void training_keeps_what_its_activations_keep(void **state) {
     (void)state;
     char *first = NULL;
@@ -252,7 +255,7 @@ static void the_verb_refuses(void **state) {
 static void prompts_follow_the_begin_token(void **state) {
     (void)state;
     static const struct { const char *text; int32_t ids[4], count; } CASES[] = {
-        /* an empty text, and texts with and without a begin token of their own, as in Hugging Face's tokenizers */
+        /* a text gets a begin token even if it has one itself, as in Hugging Face's tokenizers */
         {"", {256}, 1}, {"ab", {256, 'a', 'b'}, 3}, {"<s>a", {256, 256, 'a'}, 3}};
     Tokenizer t = begin_tokenizer();
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
