@@ -28,15 +28,16 @@ void attention_hopper_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tenso
 void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys,
                                Heads h);
 
-/* Computes dqkv by one kernel with a block a head, five products a tile. sums is memory of attention_heads_bytes()
- * bytes. With f (not NULL) dqkv is written as fp8 codes, the operand dy of the product that f belongs to
- * (fp8_attention_backward); that takes bf16 and 64 channels. The bits are those of attention_hopper_backward's two
- * kernels.
+/* attention_hopper_heads_backward computes dqkv by one kernel with a block a head, five products a tile. sums is memory
+ * of attention_heads_bytes() bytes. With f (not NULL) dqkv is written as fp8 codes, the operand dy of the product that
+ * f belongs to (fp8_attention_backward); that takes bf16 and 64 channels. The bits are those of
+ * attention_hopper_backward's two kernels.
  *
  * attention_by_heads returns whether this kernel is used. Every head has 64 or 128 channels and keys of its own, and
  * whole sequences are on this GPU. If no kernels were requested by name, heads must also keep the multiprocessors busy
- * for three quarters of the time (at 5/7 seven products are as fast), and the sums of all blocks must fit in L2.
- * Without a GPU the answer is that for an H100. */
+ * for three quarters of the time, and the sums of all blocks must fit in L2. (The two kernels of
+ * attention_hopper_backward compute seven products a tile, and are as fast if these five use 5/7 of the GPU.) Without a
+ * GPU the answer is that for an H100. */
 bool   attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h);
 size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D);
 void attention_hopper_heads_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums,

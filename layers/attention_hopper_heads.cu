@@ -132,9 +132,9 @@ DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *row
         pack_store((uint32_t *)(t.turned + (column + word * 4 + j) * t.R_up + first + half * HALF), turned[j]);
 }
 
-/* Writes 16 rows of a tile, x times scale, to dqkv, or with CODES as 8-bit codes to out.codes. If h.row_sums is set,
- * writes to it the sum of each column over these rows. Each warp writes its own rows. first: position of the first
- * row. column: the tile's first column in dqkv. */
+/* Writes 16 rows of a tile, x times scale, to dqkv, or with CODES as 8-bit codes to out.codes. Each warp writes 16 rows
+ * of its own. If row_sums of the argument h is set, also writes to it the sum of each column over these rows. first:
+ * position of the first row. column: the tile's first column in dqkv. */
 template <typename T, int ROWS, int D, bool CODES>
 DEVICE void heads_store(const HeadsOut<T> &out, int first, T *tile, int row, const float (&x)[D / 2],
                         const float (&scale)[2], int head, int column, const Heads &h) {

@@ -149,7 +149,7 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
     if (token >= rows_of_wte) return;
     /* this token has no later place, so it occurs at most 32 times */
     if (place + 1 >= N || list.token[place + 1] != token) return;
-    /* an earlier block adds this token: the first multiple of 32 among its places is not this one */
+    /* places of one token are neighbours in the sorted list; a block at an earlier place adds this token */
     if (place >= WARP && list.token[place - WARP] == token) return;
     int64_t begin = lower_bound(list.token, place >= WARP ? place - WARP : 0, place, token);
     /* at most 32 occurrences, which embedding_runs_kernel adds */

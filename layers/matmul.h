@@ -44,7 +44,8 @@ typedef struct {
 void   matmul(Stream *s, Matmul product);
 
 /* Computes a product whose m, or k, differs at each call; so no algorithm or oneDNN primitive is kept for that size. On
- * a dry stream it takes the memory of any product up to this size, and notes nothing. CPU only. */
+ * a dry stream (one that runs no kernel, but counts memory, FLOPs and bytes for `plan`) it takes the memory of any
+ * product up to this size, and counts no FLOPs and bytes. CPU only. */
 typedef enum { RAGGED_M, RAGGED_K } Ragged;
 void   matmul_ragged(Stream *s, Matmul product, Ragged extent);
 

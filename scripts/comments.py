@@ -22,6 +22,15 @@ def line_of(text, at):
     return text.count("\n", 0, at) + 1
 
 
+def declaration(code):
+    """Returns the declaration or statement at the start of the code, up to its first ; or {, and at least two lines."""
+    lines = code.split("\n")
+    for end in range(2, min(8, len(lines))):
+        if re.search("[;{]", "".join(lines[:end])):
+            return " ".join(line.strip() for line in lines[:end])
+    return " ".join(line.strip() for line in lines[:8]).strip()
+
+
 def c_comments(text):
     """Yields (line, words, code) for each comment: its line, its words, and the code on its line. If there is none,
     code is on the next two lines."""
@@ -32,7 +41,7 @@ def c_comments(text):
         begin = text.rfind("\n", 0, token.start()) + 1
         code = text[begin:token.start()].strip()
         if not code:
-            code = " ".join(text[token.end():].lstrip("\n").split("\n")[:2]).strip()
+            code = declaration(text[token.end():].lstrip("\n"))
         yield line_of(text, token.start()), words, code
 
 

@@ -102,7 +102,7 @@ static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
         const SafeTensor *t = &s->tensor[i];
         if (t->begin != at)
             return fault_is(fault, "has %s tensor \"%.100s\"" DAMAGED,
-                            t->begin > at ? "a hole in the data before" : "an overlap of two tensors at the begin of",
+                            t->begin > at ? "a hole in the data before" : "an overlap of two tensors at the start of",
                             t->name);
         at = t->end;
     }

@@ -430,8 +430,8 @@ static char *load_end(ConfigLoad *load) {
     return faults_take(&load->faults);
 }
 
-/* Arguments of a load: the overrides ("key=value"), and the job that the config is for. run_dir NULL: run.dir stays as
- * the text of the config has it. */
+/* Arguments of a load: `count` overrides ("key=value"), and the job that the config is for, with its number of ranks.
+ * is_elsewhere: 1 if the job runs on another machine. run_dir: folder of the run; NULL: run.dir of the config. */
 typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const char *run_dir; } Reading;
 
 static char *parse(const char *path, const char *text, size_t bytes, Reading with, Config *config) {

@@ -427,8 +427,8 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
      * name of the later one. */
     if (l->no_flock) usleep(50000);
     if (!lock_is_held(l))
-        fail(EXIT_LOCKED, "%s%s was taken by another job a moment after this one: wait for that job, or name another "
-             "folder or file", l->by, l->dir);
+        fail(EXIT_LOCKED, "%s%s: another job started at the same moment and has it now: wait for that job, or name "
+             "another folder or file", l->by, l->dir);
     return l;
 }
 

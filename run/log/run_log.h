@@ -33,7 +33,8 @@ LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out);
  * strangers grows by the number of whole lines of other programs before it, or before the end of the file. Such bytes
  * may be long, because a power loss can leave gigabytes of NULs, and are read in chunks. */
 LineKind metrics_line_after(FILE *f, MetricsLine *out, int64_t *strangers);
-/* Reads the next line like metrics_line_after(), but does not count the lines of other programs. */
+/* Reads the next line that this program wrote, and skips lines of other programs. Returns LINE_OTHER if there is
+ * none. */
 LineKind metrics_line_next(FILE *f, MetricsLine *out);
 /* Reads the next line of a kind. Returns 0 if there is none. */
 int      metrics_line_find(FILE *f, LineKind kind, MetricsLine *out);

@@ -50,7 +50,7 @@ void round_copy_forget(RoundCopy *c) {
 
 /* --- x ------------------------------------------------------------------------------------------------------------ */
 
-/* Returns the values in c->x, the weights at the begin of the round, of a span (part of a parameter that this rank
+/* Returns the values in c->x, the weights at the beginning of the round, of a span (part of a parameter that this rank
  * holds). */
 static float *x_of(const RoundCopy *c, Span span) {
     const Shards *z = c->optimizer->shards;
@@ -102,8 +102,8 @@ void round_copy_publish(RoundCopy *c) {
 
 typedef struct { RoundCopy *copy; OuterSend send; } Deltas;
 
-/* Computes out = x - master for a span (part of a parameter), where x are the weights at the begin of the round. With
- * outer.send=gradients it copies the gradient to out instead. */
+/* Computes out = x - master for a span (part of a parameter), where x are the weights at the beginning of the round.
+ * With outer.send=gradients it copies the gradient to out instead. */
 static void gather_span(void *deltas, Span span, float *out) {
     RoundCopy   *c = ((Deltas *)deltas)->copy;
     const float *x = x_of(c, span);

@@ -25,8 +25,8 @@ typedef struct {
                             * owned */
     float     *x;          /* [shards_state_elems] weights x that the round began with, in the order of the masters
                             * (fp32 weights); from device_alloc_host; owned */
-    /* [runs.elems] deltas: the weights at the begin of the round (x) minus the masters (fp32 weights) at its end, in
-     * the order of `runs`. Behind it in memory, a buffer in which tensor ranks exchange values */
+    /* [runs.elems] deltas: the weights at the beginning of the round (x) minus the masters (fp32 weights) at its end,
+     * in the order of `runs`. Behind it in memory, a buffer in which tensor ranks exchange values */
     float     *delta;
     float     *rest;       /* [runs.elems] rounding errors of the deltas (weight changes) sent so far, which the next
                             * deltas add; NULL if deltas are sent in fp32 */
@@ -48,7 +48,7 @@ void round_copy_begin(RoundCopy *c);
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems);
 void round_copy_publish(RoundCopy *c);
 
-/* Collective. Fills c->delta with the weights at the begin of the round minus the masters at its end. With
+/* Collective. Fills c->delta with the weights at the beginning of the round minus the masters at its end. With
  * outer.send=gradients it copies the gradients that shards_finish has completed. Returns the sum of the squares of the
  * values that this rank sends. */
 double round_copy_gather(RoundCopy *c, OuterSend send);

@@ -124,8 +124,9 @@ typedef struct {
 /* Returns the type in which deltas (weight changes of training jobs) are sent. The server sends changes of its weights
  * in this type, too, if it keeps them. */
 FrameType   round_change_type(const Config *c);
-size_t      round_change_bytes(const Config *c, size_t elems); /* returns the bytes of a RoundChange; 0 if the server
-                                                                * keeps no changes */
+size_t      round_change_bytes(const Config *c, size_t elems); /* returns the bytes of host memory of a RoundChange
+                                                                * of elems weights; 0 if the server sends whole weights
+                                                                * instead of their changes */
 RoundChange round_change_create(const Config *c, const ServerWeights *w);
 void        round_change_destroy(RoundChange *c);
 

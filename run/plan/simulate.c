@@ -46,11 +46,11 @@ enum { MICRO_FIRST, MICRO_BETWEEN, MICRO_AT_END, MICRO_KINDS };
 typedef struct {
     /* durations before the micro-batches of a step, after them, and of the optimizer's update */
     Chapter  begin, finish, update;
-    /* Owned [works]: the durations of each kind of work, as [parts][WORK_BACKWARD + 1][MICRO_KINDS]. If each_work is 1,
-     * it has the durations of each single work, in order. */
+    /* Owned [works]: the durations of each kind of work item (a forward or backward of one micro-batch), as
+     * [parts][WORK_BACKWARD + 1][MICRO_KINDS]. If each_work is 1, those of each single work item, in order. */
     Chapter *work;
     int64_t  works;           /* number of entries of `work` */
-    int      parts, each_work; /* parts of the model on the stage; 1 if every work has its own list of durations */
+    int      parts, each_work; /* parts of the model on the stage; 1 if each work item has durations of its own */
     size_t   scratch_bytes;   /* scratch bytes that the step needs, from the dry run */
 } History;
 

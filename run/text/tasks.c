@@ -205,10 +205,11 @@ static int check_keys(const cJSON *line, TaskKind kind, char *fault) {
     const char  *list = LINE_KEYS[kind].list;
     if (kind == TASK_OPEN) return fault_is(fault, "%s", FORMS);
     if (!has_only(line, LINE_KEYS[kind].all, fault)) return 0;
-    if (delimiter && !cJSON_IsString(delimiter)) return fault_is(fault, "\"delimiter\" must be a text");
+    if (delimiter && !cJSON_IsString(delimiter))
+        return fault_is(fault, "\"delimiter\" must be a text in double quotes");
     for (int i = 0; i < 2 && LINE_KEYS[kind].text[i]; i++)
         if (!cJSON_IsString(json_member(line, LINE_KEYS[kind].text[i])))
-            return fault_is(fault, "\"%s\" must be a text", LINE_KEYS[kind].text[i]);
+            return fault_is(fault, "\"%s\" must be a text in double quotes", LINE_KEYS[kind].text[i]);
     if (!list) return 1;
     const cJSON *texts = json_member(line, list), *gold = json_member(line, "gold");
     if (!is_list_of_texts(texts, list, fault)) return 0;

@@ -242,9 +242,9 @@ float finish(const Product &x, int64_t i, int64_t j, float sum) {
 void matmul_kernel(const Product *x) {
     const Problem &p = x->p;
     bool tf32 = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    /* a as [k,m]: its columns in the order of memory */
+    /* float copies of the operands: a as [k,m] and b as [n,k], row by row, whichever way the caller stores them */
     std::vector<float> a = widen(x->a, p.a, p.op.trans_a == CUBLAS_OP_N, tf32);
-    std::vector<float> b = widen(x->b, p.b, p.op.trans_b == CUBLAS_OP_N, tf32); /* [n,k] */
+    std::vector<float> b = widen(x->b, p.b, p.op.trans_b == CUBLAS_OP_N, tf32);
     std::vector<float> acc((size_t)p.m);
     int64_t half = x->algorithm.split == 2 ? p.k / 2 : p.k, d_bytes = bytes_of(p.d.type);
     if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS) emu::note_read(p.op.bias, (size_t)(p.m * bytes_of(bias_type(p))));

@@ -150,7 +150,7 @@ ncclResult_t world_made(ncclComm_t comm) {
     if (!comm->answered) return answer(comm);
     MPI_Comm_group(MPI_COMM_WORLD, &all);
     MPI_Group_incl(all, comm->ranks, comm->list.data(), &members);
-    /* Creating a communicator waits until all ranks have called it, too. */
+    /* waits until all ranks of the group have called it, as ncclCommInitRank does */
     MPI_Comm_create_group(MPI_COMM_WORLD, members, comm->tag, &comm->world);
     MPI_Comm_dup(comm->world, &comm->calls);
     MPI_Group_free(&members);

@@ -257,8 +257,9 @@ static bool published(size_t cell, int warp, int thread) {
     return fences.size() > before && (writer == thread || fences[before] <= race.told[warp][writer / WARP_LANES]);
 }
 
-/* Returns whether TMA may overwrite what the access stamped `read` has read. An ordinary read needs a proxy fence of
- * the reader that is ordered before what the thread of `me` does now. */
+/* Returns whether TMA may overwrite the shared memory that an earlier access has read. A stamp is the thread of an
+ * access and the thread's clock at that time: `read` is the stamp of the earlier access, `me` that of the thread that
+ * starts the TMA. After an ordinary read the reader must have made a proxy fence that is ordered before the TMA. */
 static bool handed_over(uint64_t read, uint64_t me) {
     /* the read was made by another block or an earlier launch, or by the asynchronous proxy */
     if (launch_of(read ^ me) || block_of(read ^ me) || is_atomic(read)) return true;

@@ -37,8 +37,8 @@ TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe4" precision=bf16 batch.global_token
 # dy * y.
 WIDE="$SMALL model.n_embd=128 run.steps=3 checkpoint.every=3 eval.every=3"
 TRAIN=$CPU train $WIDE run.dir="$WORK/cpu_wide" precision=bf16 > /dev/null
-# GRID is like WIDE, for grids of ranks: tensor parallelism needs heads, and context parallelism needs tiles of 64
-# tokens.
+# GRID is a model for grids of ranks. Its four layers and four heads can be divided by pipeline and tensor parallelism,
+# its steps of 160 tokens by several ranks.
 GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.every=4 batch.global_tokens=160"
 LONG="$GRID model.n_layer=1 model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 eval.tokens=256 run.steps=2"
 TRAIN=$CPU train $GRID run.dir="$WORK/cpu_grid" precision=bf16 > /dev/null

@@ -73,8 +73,8 @@ static void test_rows(void **state) {
     layout_destroy(&l);
 }
 
-/* Multiplies the masters by f: the factor of the row's learning rate (Param.rate), or twice that for matrices. Then
- * this model has the weight f w where the recorded model has w. */
+/* Multiplies the masters of each parameter by f, the factor of its learning rate (Param.rate), for matrices twice that.
+ * Then this model has the weight f w where the recorded model has w. */
 static void scale_masters(Model *m) {
     for (int i = 0; i < m->shards->spans; i++) {
         Span         span = m->shards->span[i];

@@ -198,8 +198,8 @@ def gpu_model_rows():
                peer and f"{peer['tokens_per_s']:,.0f} tokens/s, B={peer['B']}",
                f"train_gpt is {ours['tokens_per_s'] / peer['tokens_per_s']:.2f} x as fast" if same else "", peer)
     row = found.get(("run", "124m"))
-    yield ("GPT-2 124m in ./train_gpt, whole steps", row and f"{row['tokens_per_s']:,.0f} tokens/s, {row['memory_mib']:,.0f} MiB",
-           row and f"plan says {row['planned_mib']:,.0f} MiB", row)
+    yield ("GPT-2 124m in ./train_gpt", row and f"{row['tokens_per_s']:,.0f} tokens/s, {row['memory_mib']:,.0f} MiB of GPU memory",
+           row and f"`plan` says {row['planned_mib']:,.0f} MiB", row)
 
 
 def gpu_kernel_rows():
@@ -273,9 +273,12 @@ def front_table():
 
 def soak_table():
     """Returns the table of the results of `make soak` so far."""
-    out = ["Each part of `make soak` repeats one kind of trial, with random details: test/soak/PART.sh says which kind.", "", "| part of `make soak` | done so far | goal | failed |", "|---|---|---|---|"]
+    out = ["Each part of `make soak` repeats one kind of trial, with random details. `test/soak/PART.sh` describes the trial.",
+           "", "| part of `make soak` | what it tries | done so far | goal | failed trials |", "|---|---|---|---|---|"]
     for name, done, failed, goal, what in soak.totals():
-        out.append(f"| {name} | {done:,} | {goal:,} {what} | {failed} |")
+        with open(os.path.join(FOLDER, "../soak", f"{name}.sh"), encoding="utf-8") as file:
+            head = " ".join(line[2:].strip() for line in file if line.startswith("# "))
+        out.append(f"| {name} | {re.split(r'[.:](?: |$)', head)[0]} | {done:,} | {goal:,} {what} | {failed} |")
     return "\n".join(out)
 
 

@@ -92,7 +92,9 @@ of_grid() {
     mkdir "$WORK/t${#GRIDS[@]}"
     { TMPDIR=$WORK/t${#GRIDS[@]} train_ranks $ranks $shape run.dir="$WORK/$name" precision=$precision "$@" > "$WORK/$name.out" 2>&1; echo $? > "$WORK/$name.status"; } &
 }
-check_grids() { # check_grids: checks that each run of of_grid has the losses and norms of one rank, and sent the bytes that plan computes
+# check_grids: waits for all runs that of_grid has started. Checks that each has the losses and norms of the same run on
+# one rank, and that its ranks sent as many bytes as `plan` computes.
+check_grids() {
     local grid name size ranks precision shape
     wait
     for grid in "${GRIDS[@]}"; do

@@ -251,7 +251,7 @@ mkdir "$WORK/unnoted"; cp "$WORK/data/"*.bin "$WORK/unnoted"
 expect "without notes nothing is known" quiet train $MODEL data.val="$WORK/unnoted/val_*.bin" run.dir="$WORK/unnoted-run" run.steps=1
 expect "a tokenizer with more ids than the model" exits 64 "has ids up to 264, and model.vocab_size is 260" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/bpe" model.vocab_size=260
 
-# Learns a vocabulary from a text, tokenizes the text with it, and trains a model that writes words.
+# --- a vocabulary is learnt from a text; the text is tokenized with it, and a model trained on it writes words
 learn() { "$TRAIN" train-tokenizer "$@"; }
 expect "a vocabulary is learnt" eval 'learn "$text" out="$WORK/own" vocab_size=320 > "$WORK/said"'
 expect "its size, merges and the next command are said" grep -q "a vocabulary of 3[0-9]*: the bytes, [0-9]* merges" "$WORK/said"

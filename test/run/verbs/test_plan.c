@@ -337,7 +337,8 @@ static void the_verb_needs_no_data(void **state) {
 static void epochs_are_counted(void **state) {
     (void)state;
     write_shard("train_0.bin", 2001);
-    /* both files have 50 samples of 40 tokens; tokens after the last sample are not read */
+    /* Each file has 50 samples of 40 tokens. A 51st would need 2041 tokens, because the target of a token is the next
+     * one. Tokens after the last sample are not read. */
     write_shard("train_1.bin", 2040);
     char *argv[] = {"plan", config_path};
     Child c = plan(2, argv);
