@@ -145,7 +145,7 @@ cp -r data good; cp -r single loop
 printf '\xff\xff' | dd of="$(ls data/train_*.bin)" bs=1 seek=2048 conv=notrunc 2>/dev/null
 job=$(submit -- run.dir=loop run.steps=24)
 expect "a damaged shard ends the job with its code, 65" ends "$job" FAILED 65
-expect "after one start, because it did no step" [ "$(grep -c 'token .* of .* is 65535' "$job.log")" -eq 1 ]
+expect "after one start, because it did no step" [ "$(grep -c 'token .* of .* has the id 65535' "$job.log")" -eq 1 ]
 expect "as its message says" logged "$job" 'exit code 65: another try would end the same way'
 cp good/*.bin data/
 job=$(submit -- run.dir=loop run.steps=24)
