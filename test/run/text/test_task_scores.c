@@ -155,7 +155,7 @@ static void scores_follow_from_sums(void **state) {
     assert_int_equal(s.questions, 37);
     assert_true(fabs(s.acc - mean[0]) < 1e-12 && fabs(s.acc_norm - mean[1]) < 1e-12);
     assert_true(fabs(s.acc_stderr - sqrt(sd[0] / 37)) < 1e-12 && fabs(s.acc_norm_stderr - sqrt(sd[1] / 37)) < 1e-12);
-    assert_true(mean[0] != mean[1]); /* the two means differ, so that the test can tell them apart */
+    assert_true(mean[0] != mean[1]); /* acc and acc_norm differ, so the test notices if they are exchanged */
     assert_true(isnan(s.perplexity) && isnan(s.centered) && isnan(task_core(&s, 1)));
 
     t.is_core = 1, t.baseline = 0.25;
