@@ -1,6 +1,6 @@
 /* test_kernels.c - the time of a training step computed kernel by kernel. The lower bounds of the step of GPT-2 124M on
  * an H100 equal those computed by hand. Measured rates replace estimates. Faulty files of rates are refused with the
- * place of the fault. */
+ * line and column of the fault. */
 #include "core/error.h"
 
 #include <setjmp.h>

@@ -60,8 +60,8 @@ static void bytes_are_those_of_plan(void **state) {
         }
 }
 
-/* With parallel.deterministic sums go through a fixed tree of additions, in which each micro-batch adds other pairs.
- * The simulated bytes must still equal those that plan computes. */
+/* With parallel.deterministic, gradients are added in a fixed binary tree over the micro-batches. The simulator must
+ * still count as many bytes as `plan`. */
 static void bytes_of_ordered_sums_are_those_of_plan(void **state) {
     (void)state;
     Cluster cluster = slow_links();
