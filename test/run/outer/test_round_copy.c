@@ -87,7 +87,7 @@ static void rounding_is_made_up_for(void **state) {
             for (int i = 0; i < ELEMS; i++) came[i] += arrived[i];
         }
         for (int i = 0; i < ELEMS; i++) lost = fmax(lost, fabs(sent[i] - came[i]));
-        /* the missing part is no larger than what rounding takes from one delta */
+        /* `lost`, the largest difference of the two sums, is at most what rounding takes from one delta */
         assert_true(lost <= 1e-3 * types[t].part);
         assert_true(type == FRAME_F32 || lost > 0.0);
         round_copy_forget(&c);
