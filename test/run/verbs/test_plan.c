@@ -261,7 +261,8 @@ static void fail_for_memory(void *code) {
     error_set_memory_advice("the table\n");
     (fail)(*(int *)code, "no memory for a test");
 }
-/* A run that ends for lack of memory prints the advice. A run that ends for another cause does not. */
+/* A program that ends for lack of memory prints the advice set by error_set_memory_advice, then the fault. One that
+ * ends for another cause prints only the fault. */
 static void a_lack_of_memory_is_told_with_the_advice(void **state) {
     (void)state;
     int   memory = EXIT_MEMORY, data = EXIT_DATA;
