@@ -1,11 +1,12 @@
 # One job writes to a run folder at a time, and the folder must be writable. A second job changes nothing, links are not
 # followed, and refusals come at once.
-# Timed: refusals must come at once, and locks age.
+# Timed: refusals must come at once, and a lock expires after seconds without a sign of life.
 . "$(dirname "$0")/lib/tiny.sh"
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0"
 # state_of FOLDER: prints everything about the files that a writer could change: names, sizes, modes, times, contents.
 state_of() { find "$1" -printf '%p %y %s %m %T@ %C@\n' | sort; find "$1" -type f | sort | xargs cat | cksum; }
-# refused CODE PATTERN COMMAND...: like exits, but the command must end within 20 s
+# refused CODE PATTERN COMMAND...: checks that the command ends with CODE within 20 s and prints exactly one line on
+# stderr that matches.
 refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 20 ]; }
 
 run="$WORK/run"
