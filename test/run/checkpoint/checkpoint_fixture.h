@@ -1,6 +1,6 @@
-/* checkpoint_fixture.h - shared by the checkpoint tests: a run folder, and a model that consists only of a parameter
- * table and a state of known bits. The sizes are odd on purpose. Rows do not fill 64 elements, the vocabulary is
- * padded, and an extent (the bytes of a file that one hash covers) ends inside a tensor. */
+/* checkpoint_fixture.h - shared by the checkpoint tests: a run folder, and a model that is only a parameter table and a
+ * state of known bits. The sizes are odd on purpose. Rows are no multiples of 64 elements, and the vocabulary is
+ * padded. An extent (the bytes of a file that one hash covers) ends inside a tensor. */
 #ifndef TRAIN_GPT_TEST_RUN_CHECKPOINT_FIXTURE_H
 #define TRAIN_GPT_TEST_RUN_CHECKPOINT_FIXTURE_H
 

@@ -370,7 +370,7 @@ static void test_never_prunes_below_what_verifies(void **state) {
     SAVE(1, 2);
     flip_bit("step_00000002/model.safetensors", -5);
     SAVE(3);
-    /* step 2 is damaged, so step 1 stays: step 3 needs it to fall back to */
+    /* step 2 is damaged, so step 1 stays: a resume uses it if step 3 is damaged later */
     assert_string_equal(listing(), "step_00000001 step_00000002.passed-over step_00000003 ");
     SAVE(4);
     assert_string_equal(listing(), "step_00000002.passed-over step_00000003 step_00000004 ");

@@ -21,8 +21,8 @@ static uint16_t f16_from_value(float f) {
     return (uint16_t)((f < 0 ? 0x8000 : 0) | (exponent - 1 + 15) << 10 | (int)((fraction * 2 - 1) * 1024));
 }
 
-/* Describes a file with the fixture's tensors, as another program may write it. The tensors may be in reverse order,
- * and one more tensor may be added. */
+/* Describes a file with the tensors of checkpoint_fixture.h, as another program may write it. The tensors may be in
+ * reverse order, and one more tensor may be added. */
 typedef struct {
     const char *prefix;
     SafeType    type;

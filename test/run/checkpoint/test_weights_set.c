@@ -8,8 +8,8 @@
 
 static float value_of(int64_t g) { return (float)(g % 251 - 125) * 0.25f; }
 
-/* Writes a file `name` with tensors [first, end) of the fixture's table. If extra is not NULL, adds a tensor of that
- * name with one element. */
+/* Writes a file `name` with tensors [first, end) of the table in checkpoint_fixture.h. If extra is not NULL, adds a
+ * tensor of that name with one element. */
 static void write_part(const char *name, int first, int end, const char *extra) {
     Param      rows[FIXTURE_ROWS];
     SafeTensor t[FIXTURE_ROWS + 1] = {0};
