@@ -200,7 +200,7 @@ static void sign_from(const char *host, uint64_t beat) {
 static void sign_from_elsewhere(uint64_t beat) { sign_from("elsewhere", beat); }
 
 /* A lock of a machine that has this host name and another boot id, such as a clone, is treated as that of another host.
- * It is waited for until its beats stop. */
+ * The job waits until the beat, a counter in the lock, stands still. */
 static void a_host_of_the_same_name_is_waited_for(void **state) {
     (void)state;
     char host[200];
