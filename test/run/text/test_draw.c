@@ -29,8 +29,8 @@ static void greedy_takes_the_first_largest(void **state) {
     }
 }
 
-/* Asserts that draw() returns token v for a part share[v] of all u in [0, 1), where share [vocab] are the expected
- * probabilities. Tries u in steps of 1/20000. */
+/* Asserts that draw() returns token v for a part share[v] of all random numbers u in [0, 1). share [vocab] are the
+ * expected probabilities. Tries u in steps of 1/20000. */
 static void assert_shares(const float *logits, int64_t vocab, DrawRule rule, const double *share) {
     enum { GRID = 20000 };
     int count[VOCAB_MAX] = {0}, last = -1;

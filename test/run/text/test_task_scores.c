@@ -1,4 +1,5 @@
-/* test_task_scores.c - scores of questions, compared with float64 from the model's own logits; equal for any batch. */
+/* test_task_scores.c - scores of evaluation questions, compared with those computed in float64 from the logits of the
+ * model. They are equal for any batch size. */
 #include "core/error.h"
 
 #include <setjmp.h>
