@@ -223,7 +223,8 @@ static void foreign_lines_that_are_cut_are_kept(void **state) {
         int fd = io_open(path, IO_CREATE);
         assert_int_equal(io_write(fd, LINES, sizeof LINES - 1), 0);
         io_close(fd);
-        /* resumes at step 0, then at step 1; the foreign line "my note" follows step 1, so it is cut both times */
+        /* resumes at step 0, then at step 1; "my note", a line of another program, follows step 1, so it is cut both
+         * times */
         metrics_close(metrics_open(dir, i, about));
         char *text = read_text(found);
         assert_string_equal(text, LINES);
