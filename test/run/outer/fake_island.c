@@ -92,7 +92,7 @@ static void send_round(const Open *o, int64_t samples, int is_bad) {
     CHECK(delta, "no memory");
     for (int64_t i = 0; i < MESSAGE_ELEMS; i++) delta[i] = value;
     for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < 5000 ? count - at : 5000; /* the values are sent in frames of at most 5000 */
+        n = count - at < 5000 ? count - at : 5000; /* sends the values in frames of at most 5000 */
         float saved = delta[0];
         if (at == 0 && is_bad && !strcmp(asked.bad, "nan")) delta[0] = NAN;
         FrameHeader h = {.kind = MESSAGE_DELTA,

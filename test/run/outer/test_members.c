@@ -87,7 +87,8 @@ static void who_leaves_holds_nobody_up(void **state) {
     assert_true(was == 9 && a->state == MEMBER_WAITS && members_may_open(&ms));
     give(a, 10);
     assert_int_equal(end(a, 0, 1.0), 1);
-    /* an island (training job) joins again while its delta is not yet counted, so it becomes a second member */
+    /* an island (training job) joins again before its delta (change of the weights) is counted, so it becomes a second
+     * member */
     Member *again = join(0, 0, 1);
     assert_true(again != a && was == -1 && a->state == MEMBER_ENDED && again->state == MEMBER_WAITS);
     members_counted(&ms, a);
@@ -176,7 +177,9 @@ static void bad_deltas_are_named(void **state) {
     assert_true(members_judge(&ms, m[0], fault) && members_judge(&ms, m[1], fault));
     assert_false(members_judge(&ms, m[2], fault));
     assert_non_null(strstr(fault, "the delta of round 0 is not finite"));
-    m[2]->norm = 201.0; /* refused: the norm of a delta may be at most 100 times the median of the others, which is 2 */
+    /* refused: the norm of a delta (change of the weights) may be at most 100 times the median of the others, which is
+     * 2 */
+    m[2]->norm = 201.0;
     assert_false(members_judge(&ms, m[2], fault));
     assert_non_null(strstr(fault, "the norm 201, over 100 times the other islands' 2"));
     m[2]->norm = 199.0;
@@ -184,11 +187,12 @@ static void bad_deltas_are_named(void **state) {
     for (int i = 0; i < 3; i++) members_counted(&ms, m[i]);
     members_next_round(&ms);
     give(m[0], 3);
-    /* only this delta has arrived in the round, so its norm is compared with those of the last round */
+    /* only this delta (change of the weights) has arrived in the round, so its norm is compared with those of the last
+     * round */
     end(m[0], 0, 1e5);
     assert_false(members_judge(&ms, m[0], fault));
     members_next_round(&ms), members_next_round(&ms);
-    /* accepted, because no delta arrived in the last rounds with which to compare it */
+    /* accepted, because no delta (change of the weights) arrived in the last rounds with which to compare it */
     assert_true(members_judge(&ms, m[0], fault));
 }
 
