@@ -133,7 +133,7 @@ static void largest_micro_batch(void **state) {
     }
 }
 
-/* Asserts that a model and its optimizer fill arenas of the planned sizes exactly. */
+/* Asserts that a model and its optimizer fill memory arenas of the planned sizes exactly. */
 static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
     Plan   p = plan_make(c, act, ranks_of(ranks));
     ModelSpec spec = config_model_spec(c, act, ranks, 0, NULL);

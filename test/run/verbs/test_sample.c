@@ -85,7 +85,7 @@ static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
 }
 
 /* Samples more than two windows of 37 tokens, once with kept keys and values and once by computing whole windows. Both
- * must give the text of greedy_ids. */
+ * texts must be that of greedy_ids, which always computes whole windows. */
 static void text_follows_the_model(void **state) {
     (void)state;
     enum { TOKENS = 100 };
