@@ -20,8 +20,8 @@ strike KILL $job; wait $job 2> /dev/null
 begins tiny run.dir="$run" $forever checkpoint.every=5
 expect "the folder of a dead job is taken over at once" await '^saved '
 
-# The host hung, and another job took the folder. When this job continues, it notices that before it writes its next
-# checkpoint.
+# Simulates that the host of a job hung and another job took the run folder. The first job continues, and notices that
+# before it writes its next checkpoint.
 strike STOP $job
 sed -i.old 's/^host .*/host elsewhere/; s/^nonce .*/nonce 0000000000000001/' "$run/lock"; cat "$run/lock" > "$WORK/lock"; mv "$run/lock.old" "$WORK"
 last=$(values "$run" train step | tail -n 1); kill -CONT $job # a file being written then may still get its name

@@ -26,8 +26,8 @@ drawn() {
         END { for (i = 1 + skip; i <= places; i += every) print at[place[i]] }' <<< "$1"
 }
 # without N COMMAND...: runs the command while its Nth allocation fails. It must end with 71 and a message about memory;
-# 74 is allowed if only the last checkpoint is lost. It may also do without that memory and end like the whole run; then
-# GOT_THROUGH=1.
+# 74 is allowed if only the last checkpoint is lost. It may also do without that memory and end like the command without
+# the failure; then GOT_THROUGH=1.
 without() {
     local n=$1; shift
     rm -f "$WORK/struck"

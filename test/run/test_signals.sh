@@ -8,8 +8,8 @@ forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 ch
 stops() { wait $job; local status=$?; expect "$1: exit $2" [ $status -eq "$2" ]; [ $status -eq "$2" ] || { echo "exit $status"; tail -n 5 "$WORK/out"; }; }
 ends_saved() { [ "$(ls "$1/checkpoints" | tail -n 1)" = "$(printf 'step_%08d' "$(values "$1" train step | tail -n 1)")" ]; }
 
-# Stops in the middle of a long evaluation. Only rank 1 gets the request. The held-out tokens are the training file,
-# nine times.
+# Stops a run in the middle of a long evaluation. Only rank 1 gets the request. The held-out tokens are the training
+# file, nine times.
 for i in $(seq 9); do cp "$WORK/data/train_000000.bin" "$WORK/data/long_$i.bin"; done
 quiet train run.dir="$WORK/whole"
 begins train_ranks 2 run.dir="$WORK/eval" data.val="$WORK/data/long_*.bin" eval.tokens=0

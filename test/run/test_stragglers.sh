@@ -1,4 +1,4 @@
-# A warning names a rank that is slower than the others, once in a hundred steps.
+# A warning names a rank that is slower than the others, at most once in a hundred steps.
 # Timed: step times of ranks are compared.
 . "$(dirname "$0")/lib/struck.sh"
 SLOW="rank 1 on $(hostname) .*[0-9.]+ ms.*, rank 0 on $(hostname) [0-9.]+ ms"
