@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Disks that are full, limited or not writable. A start refuses what it can see before the first step. Other faults end
-# no run and always print a message.
+# Disks that are full, limited or not writable. If a start can see that, it is refused before the first step. Other
+# faults end no run and always print a message.
 . "$(dirname "$0")/lib/tiny.sh"
-# failing RULES ARGS...: runs 20 steps under fault rules and saves every 5 steps
+# failing RULES ARGS...: runs 20 steps in which I/O calls fail as RULES says, and saves every 5 steps
 failing() { local rules=$1; shift; TRAIN_GPT_FAIL="$rules" "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 log.tensorboard=false "$@"; }
 warnings() { [ "$(grep -c 'train_gpt: warning: ' "$WORK/err")" -eq "$1" ]; }
 # steps DIR LEAST: succeeds if the metrics have at least LEAST steps, without a gap

@@ -52,7 +52,8 @@ for batch in 1 3 64; do
 done
 "$TRAIN" eval "$WORK/run" tasks="$TASKS" > "$WORK/table" 2> /dev/null
 expect "a table for people" grep -qE '^made +41 +0\.[0-9]{4}' "$WORK/table"
-# The three questions have equal choices, with the answers 0, 1 and 0. So two or one are right, whatever the model.
+# same.jsonl has three questions with equal choices. The first, the second and the first choice are right. Any model
+# picks the same choice three times, so it is right twice or once.
 evaluated "$WORK/run" data= tasks="$WORK/same.jsonl" > "$WORK/two.json"
 expect "acc and stderr of a case known beforehand" [ "$(get '[round(t["acc"], 6) for t in r["tasks"]] in ([0.666667], [0.333333]) and abs(r["tasks"][0]["stderr"] - (2 / 9 / 2) ** 0.5) < 1e-12' < "$WORK/two.json")" = True ]
 
@@ -89,7 +90,7 @@ expect "a request to stop cuts them short" [ $status = 75 -a "$(grep -c 'the eva
 train run.dir="$WORK/cut" data.val= eval.tasks="$LIST" optimizer.learning_rate=5e-3 > /dev/null 2>&1
 expect "and the next start does them first" cmp <(lines "$WORK/run") <(lines "$WORK/cut")
 
-# With a vocabulary learnt from the text, the bytes per token come from the data folder.
+# With byte-pair tokens, eval computes bits per byte with the bytes_per_token in tokens.json of the data folder.
 "$TRAIN" train-tokenizer "$WORK/text.txt" out="$WORK/bpe" vocab_size=300 > /dev/null && "$TRAIN" tokenize "$WORK/text.txt" out="$WORK/bpe" tokenizer="$WORK/bpe" val=0.1 > /dev/null
 train run.dir="$WORK/merged" model.vocab_size=320 data.train="$WORK/bpe/train_*.bin" data.val="$WORK/bpe/val_*.bin" eval.tasks="[\"$WORK/made.jsonl\"]" > /dev/null 2>&1; ok $? "train with byte pairs"
 evaluated "$WORK/merged" tasks="$WORK/made.jsonl" > "$WORK/bpe.json"
@@ -146,7 +147,7 @@ else
     echo "skip core_tasks.py: PyYAML is not installed"
 fi
 
-# bad LINE: checks that the refusal of a file with this line names file and line.
+# bad LINE: scores a task file whose second line is LINE. The refusal must name the file and line 2.
 bad() { printf '%s\n' '{"context":"a","choices":["b","c"],"gold":0}' "$1" > "$WORK/bad.jsonl"; "$TRAIN" eval "$WORK/run" data= tasks="$WORK/bad.jsonl"; }
 expect "gold out of range" exits 65 'bad.jsonl:2: "gold" must be the number of the right entry of "choices", 0 to 1' bad '{"context":"a","choices":["b","c"],"gold":2}'
 expect "no JSON" exits 65 'bad.jsonl:2: column 1' bad 'context: a'

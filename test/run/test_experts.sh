@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # parallel.expert end to end. Experts that are divided among ranks compute the losses of one rank. They work with every
-# other axis, and with memory for all rows or for few. Any grid resumes any other. Also what is refused.
+# other axis, and with buffers for all of their tokens or, in several rounds, for few. Checkpoints of any grid resume on
+# any other. Also what is refused.
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 KIND="model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=24
       moe.experts=8 moe.top_k=2 moe.n_inner=24 moe.balance=bias moe.balance_rate=0.01"

@@ -14,8 +14,8 @@ PY
 cp "$WORK/modules/wandb.py" "$WORK/modules/trackio.py"
 export NOTED=$WORK/noted PYTHONPATH=$WORK/modules PYTHONDONTWRITEBYTECODE=1
 follow() { python3 scripts/follow.py "$@" 2> "$WORK/err"; }
-# noted EXPRESSION: prints a Python expression over the recorded values. logs are the recorded steps with the kinds of
-# their numbers.
+# noted EXPRESSION: checks a Python expression over the recorded calls, `notes`. `logs` has a pair (step, "train" or
+# "val") for each recorded log call.
 noted() { python3 -c 'import json, os, sys
 notes = [json.loads(l) for l in open(os.environ["NOTED"])]
 logs = [(n[1], next(iter(n[2])).split("/")[0]) for n in notes if n[0] == "log"]

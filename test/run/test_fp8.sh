@@ -19,7 +19,7 @@ expect "some elements vanish, in every step; with the margin few are saturated" 
     awk 'NR <= 12 && $1 > 100 { bad = 1 } NR > 12 && $1 < 1 { bad = 1 } END { exit bad || NR != 24 }' <(counts "$WORK/1")
 expect "a checkpoint knows the maxima of its steps" [ "$(steps_known "$WORK/1" step_00000006) $(steps_known "$WORK/1" step_00000012)" = "6 12" ]
 
-# Different numbers of ranks and ways to compute a run give equal bits.
+# Other numbers of ranks give equal bits. So does memory.recompute=block, which computes activations again.
 for n in 2 3; do
     fp8_ranks $n run.dir="$WORK/$n" parallel.deterministic=true > /dev/null
     expect "$n ranks: the same bits" same_weights "$WORK/$n" "$WORK/1" step_00000012
@@ -60,8 +60,8 @@ train $SMALL precision=bf16 run.dir="$WORK/from" run.steps=6 > /dev/null
 fp8 run.dir="$WORK/from" > /dev/null 2>&1
 expect "on from bf16's checkpoint" [ "$(steps_known "$WORK/from" step_00000012)" = 6 ]
 
-# Every axis of the grid gives the losses of one rank. The order of sums differs in fp32, so an element is sometimes
-# rounded to a neighbouring fp8 code, which differs by 2^-4.
+# Every axis of the grid, such as tensor ranks, gives nearly the losses of one rank. Sums in fp32 have another order, so
+# an element is sometimes rounded to a neighbouring fp8 value, which differs by 1/16 to 1/8.
 fp8 run.dir="$WORK/free" > /dev/null
 for axes in "2 parallel.zero_stage=2" "2 parallel.zero_stage=3" "2 parallel.tensor=2" "2 parallel.pipeline=2" "4 parallel.tensor=2 parallel.pipeline=2 parallel.comm=mpi"; do
     n=${axes%% *}; rm -rf "$WORK/axes"

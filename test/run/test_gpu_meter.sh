@@ -1,7 +1,7 @@
 # The GPU's load, power and memory in the output, read by NVIDIA's management library, which is simulated here.
 . "$(dirname "$0")/lib/tiny.sh"
 expect "libraries to ask" eval 'gcc -shared -fPIC -o "$WORK/nvml.so" test/preload/nvml.c && gcc -DFAILS -shared -fPIC -o "$WORK/fails.so" test/preload/nvml.c && echo "int x;" | gcc -x c -shared -fPIC -o "$WORK/empty.so" -'
-# asks LIBRARY VERB_OR_CONFIG ...: runs the program with this library in place of NVIDIA's
+# asks LIBRARY VERB_OR_CONFIG ...: runs the program with LIBRARY in place of NVIDIA's management library (NVML)
 asks() { local library=$1; shift; TRAIN_GPT_NVML=$library "$TRAIN" "$@" > "$WORK/out" 2> "$WORK/err"; }
 short() { asks "$1" "$WORK/tiny.json" run.dir="$WORK/$2" run.steps=12 eval.every=0 checkpoint.every=0; }
 

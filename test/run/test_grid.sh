@@ -80,8 +80,8 @@ for precision in fp32 bf16; do
     train $SHORT run.dir="$WORK/short_$precision" precision=$precision > "$WORK/short_$precision.out"
     train $LONG run.dir="$WORK/long_$precision" precision=$precision > /dev/null
 done
-# of_grid short|long RANKS PRECISION KEY=VALUE...: starts a run on this grid in the background, at most two at a time.
-# check_grids waits for all of them and checks them.
+# of_grid SIZE RANKS PRECISION KEY=VALUE...: starts a run on a grid of ranks in the background, at most two at a time.
+# SIZE is short or long, the length of its sequences. check_grids later checks the run.
 GRIDS=()
 name_of() { echo "$*" | sed 's/parallel\.//g; s/memory\.//g; s/ /./g'; }
 of_grid() {
@@ -165,7 +165,7 @@ train $CHAIN run.dir="$WORK/any1" run.steps=$((steps - 2)) > /dev/null
 expect "from any grid to any: the losses of an unbroken run" same_losses "$WORK/any" "$WORK/any1" 2e-6
 expect "from any grid to any: its norms" same_norms "$WORK/any" "$WORK/any1" 1e-5
 
-# parallel.deterministic gives equal bits for any number of stages from two on, and for any number of the other ranks.
+# parallel.deterministic gives equal bits for two and more pipeline stages, with any number of data ranks.
 ordered() { local name=$1 ranks=$2; shift 2; train_ranks $ranks $SHORT run.dir="$WORK/ordered.$name" precision=fp32 parallel.deterministic=true eval.every=0 sample.every=0 "$@" > /dev/null; }
 ordered p2 2 parallel.pipeline=2; ordered p2d2 4 parallel.pipeline=2; ordered p3 3 parallel.pipeline=3
 for name in p2d2 p3; do expect "ordered sums: $name has the bits of two stages" same_weights "$WORK/ordered.p2" "$WORK/ordered.$name" step_00000004; done

@@ -41,7 +41,8 @@ static void test_limit(void **state) {
     /* outliers are fewer than half of the losses, so the median is not one of them */
     for (int i = 0; i < SPIKES_LEAST / 2 - 1; i++) spikes_add(&s, 1e30);
     assert_true(spikes_median(&s) <= 3.2);
-    /* older losses are forgotten; without any noise the limit is the least rise above the median */
+    /* Only the last SPIKES_WINDOW losses count. Without any noise the limit for spikes is 0.2, the least rise, above
+     * the median. */
     for (int i = 0; i < SPIKES_WINDOW; i++) spikes_add(&s, 2.0);
     assert_true(s.count == SPIKES_WINDOW && spikes_median(&s) == 2.0 && fabs(spikes_limit(&s, 10) - 2.2) < 1e-12);
     spikes_add(&s, 9.0);
@@ -187,9 +188,9 @@ static void test_rollbacks(void **state) {
     assert_true(g.rollbacks == 1 && g.furthest == 22);
 }
 
-/* The hashes of the weights of all ranks are compared every step if that is cheap for the tokens of a step, otherwise
- * at most every tenth. With one rank there is nothing to compare. Without ZeRO five times as many bytes are hashed, so
- * steps must be five times as large. */
+/* guard_hash_due says in which steps the ranks compare hashes of their weights. A rank with at least 10,000 tokens a
+ * step compares in every step. With fewer tokens it compares less often, down to every tenth step. With zero_stage 0
+ * hashes read more bytes, so five times as many tokens are needed. One rank has nothing to compare. */
 static void test_hash_due(void **state) {
     (void)state;
     static const struct {

@@ -3,14 +3,15 @@
 . "$(dirname "$0")/lib/tiny.sh"
 TRAIN=$FAILING
 
-# with RULES COMMAND...: runs the command under these fault rules. Its output is in $WORK/out and $WORK/err.
+# with RULES COMMAND...: runs the command with the faults that RULES describes. Its output is in $WORK/out and
+# $WORK/err.
 with() { local rules=$1; shift; TRAIN_GPT_FAIL=$rules "$@" > "$WORK/out" 2> "$WORK/err"; }
 ALL="1 2 3 4 5 6 7 8 9 10 11 12 "
 # said PATTERN: checks that exactly one line on stdout or stderr matches.
 said() { [ "$(cat "$WORK/out" "$WORK/err" | grep -cE "$1")" -eq 1 ] || { cat "$WORK/err"; return 1; }; }
 said_nothing() { ! grep -E "$1" "$WORK/out" "$WORK/err"; }
-# told_of_corruption STEP RANK: checks that there are one or two warnings about this step, and that each names this rank
-# and no other.
+# told_of_corruption STEP RANK: checks that one or two warnings report corrupt data in this step. Each must name this
+# rank and no other.
 told_of_corruption() {
     grep corruption "$WORK/err" > "$WORK/told"
     [ -s "$WORK/told" ] && ! grep -vE "^train_gpt: warning: step $1: .* bits: .*corruption.*, rank $2 \\(" "$WORK/told"
@@ -26,7 +27,8 @@ for n in 1 3; do
         rm -rf "$WORK/run"
         with "guard.gradient@5:$word,rank=$last" run_on $n run.dir="$WORK/run"
         expect "$n ranks, $word once: the weights of a run without it" same_weights "$WORK/run" "$WORK/whole$n" step_00000012
-        # with "lone" the warning names no rank, else this one
+        # A fault "lone" affects a single gradient, from which the rank cannot be told, so the warning names no rank.
+        # Other warnings name the last rank.
         if [ $word = lone ]; then who='[^(]*$'; else who="[^(]*, rank $last \\("; fi
         expect "$n ranks, $word once: a warning names the rank" said "warning: step 5: .*gradient norm -?(nan|inf);.*corruption$who"
     done

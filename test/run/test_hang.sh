@@ -17,7 +17,8 @@ struck "a rank that never comes to MPI_Init" "comm.init@1:hang,rank=1" 2 77 15 "
 struck "a rank that never comes to the end" "comm.finalize@1:hang,rank=0" 2 77 15 "rank [01] of 2 on $here: no progress .* in the end; " run.steps=3 > "$WORK/f" &
 struck "a write of a checkpoint that hangs" "io.pwrite@4:hang,rank=0" 2 77 15 "rank [01] of 2 on $here: no progress .* checkpoint " checkpoint.every=3 > "$WORK/j" &
 wait
-# Four ranks: two stages of two tensor ranks. The message must name the group of ranks in which the collective hangs.
+# Four ranks: two pipeline stages of two tensor ranks. The message must name the group of ranks in which the collective
+# hangs.
 GRID="model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2"
 struck "a tensor rank that hangs in a gather of rows" "comm.all_gather@40:hang,rank=1" 4 77 15 "$(said 4 "(tensor all-gather|stage (send|receive))")" $GRID > "$WORK/m" &
 struck "a stage that hangs before it sends" "comm.send@5:hang,rank=0" 4 77 15 "rank [0-3] of 4 on $here: no progress .*collective (stage (send|receive)|tensor all-gather) [0-9]+ " $GRID > "$WORK/n" &

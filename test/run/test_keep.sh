@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checkpoints that are kept: milestones, and the one with the best validation loss, even if later losses are worse.
+# Checkpoints that are kept: milestones (every checkpoint.keep_every steps), and the one with the best validation loss,
+# even if later losses are worse.
 . "$(dirname "$0")/lib/tiny.sh"
 kept() { ls "$WORK/$1/checkpoints" | sed 's/step_0*//' | tr '\n' ' '; }
 args="run.steps=24 checkpoint.every=4 checkpoint.keep=2 eval.every=4 schedule.name=constant"

@@ -20,7 +20,8 @@ put() { # KIND PATH
         directory) mkdir "$2" ;;
     esac
 }
-# refused PATTERN COMMAND...: checks that the command ends with any exit code of a refusal, and that one line matches
+# refused PATTERN COMMAND...: checks that the command ends with a code from 64 to 77 and that one line of its output
+# matches
 refused() {
     local pattern=$1 status; shift
     soon "$@" > out 2> err < /dev/null; status=$?

@@ -1,11 +1,12 @@
 # One job writes to a run folder at a time, and the folder must be writable. A second job changes nothing, links are not
 # followed, and refusals come at once.
-# Timed: refusals must come at once, and locks age.
+# Timed: refusals must come at once, and a lock expires after seconds without a sign of life.
 . "$(dirname "$0")/lib/tiny.sh"
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0"
 # state_of FOLDER: prints everything about the files that a writer could change: names, sizes, modes, times, contents.
 state_of() { find "$1" -printf '%p %y %s %m %T@ %C@\n' | sort; find "$1" -type f | sort | xargs cat | cksum; }
-# refused CODE PATTERN COMMAND...: like exits, but the command must end within 20 s
+# refused CODE PATTERN COMMAND...: checks that the command ends with CODE within 20 s and prints exactly one line on
+# stderr that matches.
 refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 20 ]; }
 
 run="$WORK/run"
@@ -19,8 +20,8 @@ strike KILL $job; wait $job 2> /dev/null
 begins tiny run.dir="$run" $forever checkpoint.every=5
 expect "the folder of a dead job is taken over at once" await '^saved '
 
-# The host hung, and another job took the folder. When this job continues, it notices that before it writes its next
-# checkpoint.
+# Simulates that the host of a job hung and another job took the run folder. The first job continues, and notices that
+# before it writes its next checkpoint.
 strike STOP $job
 sed -i.old 's/^host .*/host elsewhere/; s/^nonce .*/nonce 0000000000000001/' "$run/lock"; cat "$run/lock" > "$WORK/lock"; mv "$run/lock.old" "$WORK"
 last=$(values "$run" train step | tail -n 1); kill -CONT $job # a file being written then may still get its name

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Memory that runs out. Allocations fail one at a time, in a start, a resume and subcommands: those of the program, and
-# those that the C library and libcjson make for it. Also limits of the system, and one rank of two.
+# Memory that runs out. In a start, a resume and subcommands, one allocation of the program, the C library or libcjson
+# fails in each try. Other cases: limits of the system, and a failure on one of two ranks.
 #   test/run/test_memory.sh [EVERY]     every EVERY-th of the places that allocate, 12 if not given; `make soak` tries all
 every=${1:-12}
 case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip memory: a sanitizer has its own malloc"; exit 0 ;; esac
@@ -26,8 +26,8 @@ drawn() {
         END { for (i = 1 + skip; i <= places; i += every) print at[place[i]] }' <<< "$1"
 }
 # without N COMMAND...: runs the command while its Nth allocation fails. It must end with 71 and a message about memory;
-# 74 is allowed if only the last checkpoint is lost. It may also do without that memory and end like the whole run; then
-# GOT_THROUGH=1.
+# 74 is allowed if only the last checkpoint is lost. It may also do without that memory and end like the command without
+# the failure; then GOT_THROUGH=1.
 without() {
     local n=$1; shift
     rm -f "$WORK/struck"
@@ -70,8 +70,8 @@ verb() {
     done
     expect "of the $(places "$asks") places that allocate in $name every ${every}th fails" [ "$bad" -eq 0 -a "$(places "$asks")" -gt 5 ]
 }
-# Writes a config with one fault of each kind: in the text, in keys and values, between keys. Its refusal allocates
-# memory, too.
+# Writes a config with one fault of each kind: in the text, in keys and values, between keys. Messages about faults need
+# memory.
 echo '{"run": {"steps": 1e400, "stepps": 3}, "data": {"train": ["a", 5]}, "model": {"preset": "gpt2-124m"}, "batch": {"global_tokens": 5, "micro_batch": 1}}' > "$WORK/bad.json"
 verb check check "$WORK/tiny.json" 'data.val=["'"$WORK"'/data/val_*.bin"]' run.dir=elsewhere optimizer.learning_rate=0.30000000000000004
 verb "check of a bad config" check "$WORK/bad.json" optimizer.lr=3 eval=no

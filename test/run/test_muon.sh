@@ -64,7 +64,7 @@ quiet muon run.dir="$WORK/llama" run.steps=8 $LLAMA
 grid llama 2 $LLAMA parallel.tensor=2
 grid llama 4 $LLAMA parallel.tensor=2 parallel.zero_stage=3
 
-# NorMuon's moments are in the files of every grid: a run begins on one and ends on another.
+# Checkpoints of every grid contain NorMuon's moments: a run that begins on one grid continues on another.
 normuon="model.n_head=2 run.steps=8 optimizer.normuon=true optimizer.newton_schulz=polar_express"
 quiet muon_ranks 2 run.dir="$WORK/moves" $normuon run.stop_step=4 parallel.tensor=2
 quiet muon_ranks 3 run.dir="$WORK/moves" $normuon parallel.zero_stage=3

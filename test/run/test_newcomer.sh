@@ -25,7 +25,7 @@ expect "eval.tokens changed on resume" told train run.dir="$WORK/more" run.steps
 expect "is said" said "eval.tokens is 800, in the checkpoint 400: from step 24 on"
 expect "as it was: nothing is said" eval 'told train run.dir="$WORK/more" run.steps=26 eval.tokens=800 schedule.name=constant; ! said warning'
 
-# run.stop_step stops early and does not change the schedule.
+# run.stop_step ends a run early. The learning rates stay those of all run.steps.
 quiet train run.dir="$WORK/whole"
 told train run.dir="$WORK/part" run.stop_step=7 log.every=5; status=$?
 expect "run.stop_step: exit 75, saved there" [ $status -eq 75 -a "$(ls "$WORK/part/checkpoints" | tail -n 1)" = step_00000007 ]
@@ -112,8 +112,8 @@ for name in $names; do
 done
 expect "no data of another name" exits 65 "tokenize TEXT out=datasets/climbmixed\)" env -C "$WORK/elsewhere" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/x" data.train="datasets/climbmixed/train_*.bin"
 
-# A second demo leaves the first unchanged, and prints commands that work. A stand-in for the program cuts each training
-# short.
+# A second call of scripts/demo.sh leaves the first demo unchanged, and prints commands that work. A stand-in for the
+# program cuts each training short.
 mkdir "$WORK/tree"; ln -s "$PWD/configs" "$PWD/scripts" "$WORK/tree"
 cat > "$WORK/tree/short" <<SH
 #!/usr/bin/env bash

@@ -7,8 +7,9 @@ NAME='"model.layers.1.mlp.experts.7.down_proj.weight":{"dtype":"F32","shape":[64
 . "$(dirname "${BASH_SOURCE[0]}")/lib/kind.sh"
 expect "plan names it" plan_says 'qwen3-moe, 2 heads of keys, 2 of 8 experts of width 24, 2 layers, 4 heads of 24'
 expect "plan counts it" plan_says 'parameters   144816'
-# FLOPs per token are 6 P + 6 L Q T. P counts parameters without the embedding and with 2 of 8 experts: 144,816 - 16,384
-# - 2 x 6 x 4,608. For the attention, 2 layers, heads of together 96 and 40 positions give 6 x 2 x 96 x 40.
+# FLOPs per token are 6 P + 6 L Q T. P is the number of parameters without the embedding and with 2 of 8 experts:
+# 144,816 - 16,384 - 2 x 6 x 4,608. The attention has L = 2 layers, Q = 96, the width of all heads, and T = 40
+# positions.
 expect "plan counts the FLOPs of a token's experts alone" plan_says 'compute +485 kFLOP a token'
 
 # shares RUN: prints how tokens were distributed among the experts in each step. The numbers are equal on any grid of

@@ -13,8 +13,8 @@ ptxas info    : Compiling entry function '_Z8b_kernelPf' for 'sm_90a'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 40 registers, used 0 barriers
 EOF2
-# Two loops with products, one inside the other; a wait without products; and a slow path after the end that jumps back
-# into the outer loop.
+# Two loops with matrix products, one inside the other, and a waiting loop without products. A slow path after the end
+# jumps back into the outer loop.
 cat > "$WORK/code" <<'EOF2'
 	.section	.text._Z8a_kernelPf,"ax",@progbits
 .text._Z8a_kernelPf:
@@ -41,8 +41,8 @@ cat > "$WORK/code" <<'EOF2'
 .L_x_6:
         /*00f0*/                   BRA `(.L_x_6);
 EOF2
-# A correct kernel: it waits first, lowers its registers and raises them again, and has a product in flight when the
-# loop repeats.
+# A correct kernel. It waits before its first load, gives up registers and takes others (setmaxnreg), and has a product
+# in flight when the loop repeats.
 cat > "$WORK/clean" <<'EOF2'
 .text._Z8c_kernelPf:
         /*0000*/                   LDC R1, c[0x0][0x28] ;

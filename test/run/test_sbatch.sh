@@ -46,9 +46,9 @@ chmod +x bin/*; ln -s mpirun bin/srun; for name in scontrol squeue sleep; do ln 
 export PATH=$work/bin:$PATH TRAIN_GPT=$work/bin/train_gpt SLURM_JOB_ID=7 SLURM_NTASKS=4
 unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_CPUS_PER_TASK LAUNCH OPTIONS SWEEP BACKOFF
 
-# job END...: runs train.sbatch, without a change of its run folder. Each END says how one start of the launcher ends.
-# Sets $status to the exit code. What the script prints to stderr is in the file `said`, the launcher's calls in the
-# file `calls`.
+# job END...: runs train.sbatch, and keeps what an earlier job left in its run folder. Each END says how one start of
+# the launcher ends. Sets $status to the exit code. What the script prints to stderr is in the file `said`, the
+# launcher's calls in the file `calls`.
 job() {
     rm -f calls started; printf '%s\n' "$@" > ends; : > calls
     bash "$script" config.json run.dir=r ${more:+"$more"} > out 2> said; status=$?

@@ -14,7 +14,8 @@ for grid in parallel.tensor=2 parallel.pipeline=2 parallel.zero_stage=3; do
 done
 expect "llama" quiet train run.dir="$WORK/llama" $ALL model.arch=llama model.n_embd=48 model.n_head=4 model.n_kv_head=2 model.n_inner=128
 
-# Each key changes the first step. A muP base that equals the model's own width does not.
+# Each tested key, such as init.std, changes the weights after three steps. A muP base that equals the width of the
+# model changes nothing.
 expect "plain" quiet train run.dir="$WORK/plain" run.steps=3
 expect "µP at its base" quiet train run.dir="$WORK/base" run.steps=3 model.mup_base_n_embd=42 model.mup_base_head_dim=14
 expect "is no µP, bit for bit" cmp "$WORK"/{plain,base}/checkpoints/step_00000003/model.safetensors
@@ -27,7 +28,7 @@ done
 values "$WORK/plain" train loss | head -1 > "$WORK/a"; values "$WORK/model.z_loss=0.001" train loss | head -1 > "$WORK/b"
 expect "losses are told without the z-loss" cmp "$WORK/a" "$WORK/b"
 
-# The stored model is the trained one: eval reads the logit cap from the checkpoint.
+# eval reads the logit cap from the checkpoint, so its loss equals that of the evaluation in training.
 for run in one llama; do
     values "$WORK/$run" eval loss | tail -1 > "$WORK/a"
     "$TRAIN" eval "$WORK/$run" data="$WORK/data/val_*.bin" tokens=400 > "$WORK/out" 2>&1; awk '$1 == "loss" { print $2 }' "$WORK/out" > "$WORK/b"

@@ -88,7 +88,8 @@ expect "after its time" [ $((($(date +%s%N) - began) / 1000000)) -ge 1200 ]
 sed -n '/^## Spot machines/,/^## A laptop/p' "$OLDPWD/docs/islands.md" | sed -n '/^    refused=0/,/^    done/s/^    //p' > loop
 cat > fails <<'SH'
 #!/bin/bash
-# "tries" has CODE:LINE for each start of the program, one a line. The last one is repeated.
+# The file "tries" has a line CODE:TEXT for each start of this program. It prints TEXT and ends with CODE. The last line
+# is repeated.
 n=$(cat tried 2> /dev/null || echo 0); echo $((n + 1)) > tried
 line=$(sed -n "$((n + 1))p" tries); line=${line:-$(tail -n 1 tries)}
 echo "${line#*:}"; exit "${line%%:*}"

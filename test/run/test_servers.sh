@@ -55,8 +55,8 @@ expect "three servers of bf16 changes" trains 3 three-c $DELTAS outer.compress=b
 expect "changes on several servers have the bits of one" same one-c three-c
 expect "and islands hold them" cmp three-c/checkpoints/step_00000012/model.safetensors three-c-b/checkpoints/step_00000012/model.safetensors
 
-# alone SERVERS NAME WORDS...: runs one island (training job) with outer.wait=none. With a single island the deltas
-# arrive in the same order each time, so the bits can be compared.
+# alone SERVERS NAME WORDS...: runs one island (training job) with outer.wait=none. The deltas (changes of the weights)
+# of a single island arrive in the same order each time, so the bits can be compared.
 alone() {
     local n=$1 name=$2; shift 2
     serves "$n" "$name" outer.wait=none "$@" && begin 1 "$name-a" outer.wait=none "$@" && all_end 0 $job "${server[@]}"

@@ -8,8 +8,8 @@ forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 ch
 stops() { wait $job; local status=$?; expect "$1: exit $2" [ $status -eq "$2" ]; [ $status -eq "$2" ] || { echo "exit $status"; tail -n 5 "$WORK/out"; }; }
 ends_saved() { [ "$(ls "$1/checkpoints" | tail -n 1)" = "$(printf 'step_%08d' "$(values "$1" train step | tail -n 1)")" ]; }
 
-# Stops in the middle of a long evaluation. Only rank 1 gets the request. The held-out tokens are the training file,
-# nine times.
+# Stops a run in the middle of a long evaluation. Only rank 1 gets the request. The held-out tokens are the training
+# file, nine times.
 for i in $(seq 9); do cp "$WORK/data/train_000000.bin" "$WORK/data/long_$i.bin"; done
 quiet train run.dir="$WORK/whole"
 begins train_ranks 2 run.dir="$WORK/eval" data.val="$WORK/data/long_*.bin" eval.tokens=0
@@ -22,7 +22,7 @@ expect "whoever goes on evaluates first" [ "$(steps_of "$WORK/eval" eval)" = "0 
 expect "and has the log of a run that was not stopped" same_evals "$WORK/eval" "$WORK/whole" 0
 expect "and its weights" same_weights "$WORK/eval" "$WORK/whole" step_00000012
 
-# Stops after the last step: all steps are done, but the evaluation after them is not.
+# Stops a run of one step during the evaluation after that step. The next start must do only this evaluation.
 begins tiny run.dir="$WORK/last" data.val="$WORK/data/long_[1-4].bin" eval.tokens=0 run.steps=1 eval.every=1000
 await '^step 1/1'; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json")"
 stops "USR1 in the last evaluation" 75
@@ -139,8 +139,8 @@ for _ in $(seq 50); do pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null || break; 
 expect "nobody is left" [ -z "$(pgrep -f "^$TRAIN $WORK/tiny.json")" ]
 expect "the newest checkpoint goes on" quiet train_ranks 2 run.dir="$WORK/term" run.steps=60 eval.every=0
 expect "to the same bits" same_weights "$WORK/term" "$WORK/two" step_00000060
-# Ctrl-C makes mpirun send CONT at once, and KILL two seconds later. Fast steps are saved by then. The banner says how
-# slower ones can be saved.
+# At Ctrl-C mpirun sends CONT to the ranks at once, and KILL two seconds later. A run with fast steps has saved by then.
+# The first lines of the output say how to stop a run with slower steps.
 interrupts() { exec timeout -s INT -k 30 300 mpirun --oversubscribe --bind-to none -np 2 "$TRAIN" "$WORK/tiny.json" "$@"; }
 begins interrupts run.dir="$WORK/interrupted" $forever
 await '^step '; kill -INT "$(pgrep -P $job)"; wait $job

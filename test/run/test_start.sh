@@ -42,7 +42,8 @@ for precision in fp32 bf16; do
     done)
     expect "address space that runs out, $precision: 71 wherever it does" [ -z "$bad" ]; [ -z "$bad" ] || echo "$bad"
 done
-# C++ libraries throw an exception where C returns an error, also in constructors at load time.
+# A preloaded C++ library throws std::bad_alloc, in a call or already when it is loaded (-DAT_LOAD). The program must
+# end with 71 and a message.
 for at in "" -DAT_LOAD; do
     expect "a library that throws" gcc -O1 -shared -fPIC $at -o "$WORK/exception.so" test/preload/exception.c
     expect "std::bad_alloc${at:+ before main}: 71, and what to type" exits 71 "out of memory in a C\+\+ library.*ulimit -v" env GOMP_SPINCOUNT=1000 LD_PRELOAD="$WORK/exception.so" \

@@ -163,7 +163,8 @@ expect "then it is 64" exits 64 "long holds a sweep with another words" "${SWEEP
 mkdir -p "$WORK/full/trial_0000" "$WORK/full/trial_0001/trial.json.new" # a folder where a file should go
 expect "files that cannot be written end it" exits 74 "trial_0001/trial.json.new.*the same command goes on" "${SWEEP[@]}" -n 2 --out "$WORK/full"
 
-# A fault of two threads is no second Ctrl-C: the trials may save. A signal after it kills them.
+# Tests Sweep.stop of scripts/sweep.py. Called twice after faults of threads, it sends the trials SIGUSR1, with which
+# they save. Called for a signal after that, it kills them.
 cat > "$WORK/faults.py" << 'EOF'
 import signal, sys, threading
 sys.path.insert(0, "scripts")

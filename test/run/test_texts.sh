@@ -216,9 +216,9 @@ expect "an empty folder" exits 65 'nothing is a folder without files' tokenize n
 expect "a line without an end" exits 65 'long.jsonl: line 1 is longer than 256 MiB' tokenize long.jsonl out=new
 # --- cures, typed as they are printed: the command of a message about a name with spaces and quotes, then the same file again
 mkdir 'my "odd" it'"'"'s'; odd='my "odd" it'"'"'s'
-# cures NAME FILE COMMAND READ WORDS [ALL]: checks that the message which refuses FILE contains COMMAND. Reading READ,
-# which COMMAND makes, gives WORDS. The file is also tested when it is compressed, and from standard input. With ALL
-# every kind of compression is tested, also from standard input.
+# cures NAME FILE COMMAND READ WORDS [ALL]: tests a file that tokenize refuses with a message that contains a command.
+# The printed command must match COMMAND and make the file READ, whose text must be WORDS. This is tested with FILE,
+# with it packed by gzip, and on standard input. ALL adds zstd, xz, and a packed file on standard input.
 cures() {
     local name=$1 plain=$odd/$2 pattern=$3 new=$4 words=$5 file
     cure_of "$name" "$plain"
@@ -228,7 +228,8 @@ cures() {
     done
     cure_of "  from standard input" - "$plain"; if [ -n "${6:-}" ]; then cure_of "  packed" - "$plain.gz"; fi
 }
-# cure_of NAME FILE [INPUT]: does one check of cures. If FILE is -, INPUT is given on standard input.
+# cure_of NAME FILE [INPUT]: tokenizes FILE, runs the command in the message of the refusal, and checks the text of what
+# it makes. If FILE is -, INPUT is given on standard input.
 cure_of() {
     local name=$1 file=$2 input=${3:-/dev/null} said command
     # standard input has no name, so the format is given

@@ -150,7 +150,7 @@ tokenize "$text" out="$OUT" val=0 > /dev/null
 expect "leftovers of a killed run are cleared" unchanged
 expect "help" eval 'tokenize --help | grep -q "out=FOLDER"'
 
-# With a tokenizer: byte-level BPE, whose merges are pairs of letters that are frequent in the text.
+# Tokenizes with a byte-level BPE tokenizer, whose merges are pairs of letters that are frequent in the text.
 mkdir -p "$WORK/bpe"
 python3 - "$WORK/bpe/tokenizer.json" <<'PY'
 import json, sys
@@ -194,7 +194,8 @@ expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids
 expect "  data.val, too" exits 65 "bpe-shards/tokenizer.json has 265 ids, but according to $WORK/data/tokens.json the tokens beside that file were made with another tokenizer, of 256 ids" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
 expect "  in check and in eval" exits 65 "according to $WORK/data/tokens.json the tokens beside that file were made with another tokenizer, of 256 ids" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
 expect "  and of a trained model" exits 65 "according to $WORK/data/tokens.json the tokens beside that file were made with another tokenizer, of 256 ids" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
-# Files next to a tokenizer are copied: the begin token's config as it is, a packed tokenizer unpacked.
+# tokenize copies files that belong to the tokenizer to the output folder: tokenizer_config.json as it is, a packed
+# tokenizer unpacked.
 cp -r "$WORK/bpe" "$WORK/begin"; echo '{"bos_token": "<|endoftext|>", "add_bos_token": true}' > "$WORK/begin/tokenizer_config.json"
 for form in begin begin/tokenizer.json; do
     rm -rf "$WORK/began"; tokenize "$text" out="$WORK/began" val=0.1 tokenizer="$WORK/$form" > /dev/null

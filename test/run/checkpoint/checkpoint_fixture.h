@@ -1,6 +1,6 @@
-/* checkpoint_fixture.h - shared by the checkpoint tests: a run folder, and a model that consists only of a parameter
- * table and a state of known bits. The sizes are odd on purpose. Rows do not fill 64 elements, the vocabulary is
- * padded, and an extent (the bytes of a file that one hash covers) ends inside a tensor. */
+/* checkpoint_fixture.h - shared by the checkpoint tests: a run folder, and a model that is only a parameter table and a
+ * state of known bits. The sizes are odd on purpose. Rows are no multiples of 64 elements, and the vocabulary is
+ * padded. An extent (the bytes of a file that one hash covers) ends inside a tensor. */
 #ifndef TRAIN_GPT_TEST_RUN_CHECKPOINT_FIXTURE_H
 #define TRAIN_GPT_TEST_RUN_CHECKPOINT_FIXTURE_H
 
@@ -156,7 +156,7 @@ static inline double checkpoint_save(CheckpointState *state, int64_t step) {
     return clock_ms() - begin;
 }
 
-/* Sets the masters, m and v that this rank holds to the bits that fixture_bits gives for `step`. */
+/* Sets this rank's fp32 master weights and Adam's moments m and v to the bits that fixture_bits gives for `step`. */
 static inline void fixture_fill(Fixture *f, int64_t step) {
     for (int which = 0; which < 3; which++)
         for (int i = 0; i < f->shards->spans; i++) {
@@ -167,8 +167,9 @@ static inline void fixture_fill(Fixture *f, int64_t step) {
         }
 }
 
-/* Returns how many elements of this rank's masters, m and v differ from the bits that fixture_bits gives for `step`.
- * Elements of bf16 weights that differ from their rounded masters count too. */
+/* Returns how many elements of this rank's fp32 master weights and Adam's moments differ from the bits that
+ * fixture_bits gives for `step`. Elements of bf16 weights that differ from their rounded master weights count as
+ * well. */
 static inline int64_t fixture_differences(const Fixture *f, int64_t step) {
     int64_t wrong = 0;
     for (int i = 0; i < f->shards->spans; i++) {

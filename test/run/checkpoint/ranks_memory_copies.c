@@ -86,8 +86,8 @@ static void test_disk_is_newer(void **state) {
     EXPECT_ON_ALL(access(path_of("%s/checkpoints/step_00000007", dir).text, F_OK) != 0);
 }
 
-/* A resume uses the copies in memory of step 7 if there is no checkpoint on disk, and again if the only one is
- * damaged. */
+/* A resume uses the in-memory copies of step 7 if there is no checkpoint on disk. It uses them again if the only
+ * checkpoint is damaged. */
 static void test_without_a_checkpoint(void **state) {
     (void)state;
     Fixture f;

@@ -27,7 +27,8 @@ typedef enum { CHANGE_LINK, CHANGE_UNLINK, CHANGE_RENAME, CHANGE_WRITE, CHANGE_S
 
 typedef struct {
     ChangeKind     kind;
-    /* number of the node that is written, resized or synced; for a link, the node that gets the name */
+    /* number of the node (file or folder) that is written, resized or synced; for a link, the node that gets the
+     * name */
     int            node;
     int            folder;          /* number of the folder of a link, unlink or rename */
     char           name[48], to[48];
@@ -56,7 +57,7 @@ typedef struct {
     int     nows;
     Change  change[DISK_CHANGES];
     int     changes;
-    int     of_fd[DISK_FDS];        /* [descriptor] number of the node that it has open; -1: none below root */
+    int     of_fd[DISK_FDS];        /* [descriptor] number of its node (file or folder); -1: not below root */
 } Disk;
 
 static Disk disk;

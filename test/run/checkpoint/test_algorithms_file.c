@@ -91,7 +91,8 @@ static void test_other_things(void **state) {
     }
 }
 
-/* The table of another GPU, or of another version of the library, is not used. The warning names both. */
+/* A table of matrix-product algorithms is not used on another GPU, another instruction set or another version of the
+ * library. The warning names the two that differ. */
 static void test_another_machine(void **state) {
     (void)state;
     device_open(0, 1);

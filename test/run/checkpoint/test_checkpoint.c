@@ -224,7 +224,8 @@ static void test_lost_checkpoints(void **state) {
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(access(metrics.text, F_OK), -1);
     assert_int_equal(io_file_bytes(kept.text), strlen(LINES));
-    /* The run loses its checkpoints again. The log that was kept the first time must not be overwritten. */
+    /* The second run also loses its checkpoints. Its log must not overwrite metrics.jsonl.passed-over, which keeps the
+     * log of the first run. */
     assert_int_equal(io_replace_file(metrics.text, LINES, strlen(LINES)), 0);
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(io_file_bytes(kept.text), strlen(LINES));
@@ -232,7 +233,7 @@ static void test_lost_checkpoints(void **state) {
     rename(path_of("%s/elsewhere", dir).text, path_of("%s/checkpoints", dir).text);
     assert_int_equal(resume("", 4).code, 0);
     rename(path_of("%s/checkpoints", dir).text, path_of("%s/elsewhere", dir).text);
-    /* this log has only its first line, as of a run that was killed before its first checkpoint */
+    /* cuts the log to one line of a step, as if the run had been killed before its first checkpoint */
     assert_int_equal(io_replace_file(metrics.text, LINES, strcspn(LINES, "\n") + 1), 0);
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(unlink(metrics.text), 0);
@@ -328,7 +329,7 @@ static void test_milestones_stay(void **state) {
     static const char every_3[] = "},\"checkpoint\":{\"every\":1,\"keep\":2,\"keep_every\":3";
     save_steps((const int64_t[]){1, 2, 3, 4, 5, 6, 7, 8, 0}, every_3, F32);
     assert_string_equal(listing(), "step_00000003 step_00000006 step_00000007 step_00000008 ");
-    /* a milestone among the newest checkpoints counts as one of them */
+    /* a milestone (a multiple of checkpoint.keep_every) among the newest checkpoints counts as one of them */
     save_steps((const int64_t[]){9, 10, 0}, every_3, F32);
     assert_string_equal(listing(), "step_00000003 step_00000006 step_00000009 step_00000010 ");
     SAVE(11); /* milestones are no longer kept, because SAVE does not set checkpoint.keep_every */
@@ -369,7 +370,7 @@ static void test_never_prunes_below_what_verifies(void **state) {
     SAVE(1, 2);
     flip_bit("step_00000002/model.safetensors", -5);
     SAVE(3);
-    /* step 2 is damaged, so step 1 stays: step 3 needs it to fall back to */
+    /* step 2 is damaged, so step 1 stays: a resume uses it if step 3 is damaged later */
     assert_string_equal(listing(), "step_00000001 step_00000002.passed-over step_00000003 ");
     SAVE(4);
     assert_string_equal(listing(), "step_00000002.passed-over step_00000003 step_00000004 ");
@@ -489,7 +490,7 @@ static void test_saving_a_step_after_a_rollback(void **state) {
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 20);
     checkpoint_save(&f.state, 20);
-    fixture_fill(&f, 21); /* this time step 20 has other values than the saved one */
+    fixture_fill(&f, 21); /* fills the state for step 20 again, with other values than in its checkpoint */
     f.train_state.start.samples += 12;
     checkpoint_save(&f.state, 20);
     assert_int_equal(checkpoint_resume(&f.state).step, 20);

@@ -213,7 +213,7 @@ static void test_room_is_that_of_the_folder_itself(void **state) {
     capacity = 2.9;
     expect_refusal(start(2, 0), "checkpoints: its file system has");
     capacity = 3.1;
-    /* succeeds, although in __wrap_statvfs the file system of run.dir itself is full */
+    /* succeeds, although the simulated file system of run.dir itself is full */
     assert_int_equal(start(2, 0).code, 0);
     assert_true(stat(in_checkpoints(""), &st) == 0 && S_ISDIR(st.st_mode));
     assert_int_equal(rmdir(in_checkpoints("")), 0); /* succeeds only if the check left nothing in the folder */

@@ -275,13 +275,13 @@ static void test_forgeries(void **state) {
         {"[4.25,", "[null,", MANIFEST_BROKEN, "guard"},
         {"[4.25,", "[[4.25],", MANIFEST_BROKEN, "guard"},
         {"[4.25,", "[1e999,", MANIFEST_BROKEN, ""},
-        {"[4.25,", ONES_128 ",", MANIFEST_BROKEN, "guard"}, /* refused: more losses than the guard keeps */
+        {"[4.25,", ONES_128 ",", MANIFEST_BROKEN, "guard"}, /* refused: more losses than the spike guard keeps */
         {"\"config\":{", "\"config\":[],\"x\":{", MANIFEST_BROKEN, "config"},
         {"\"name\":\"b.bin\"", "\"name\":7", MANIFEST_BROKEN, "data[1]"},
         {"\"data\":[", "\"data\":[],\"x\":[", MANIFEST_BROKEN, "data"},
         {"\"data\":[", "\"data\":{},\"x\":[", MANIFEST_BROKEN, "data"},
         {"\"tokenizer.json\"", "\"vocab.bin\"", MANIFEST_BROKEN, "a file that no checkpoint has"},
-        /* accepted: this file was added in a later version, so it may be missing */
+        /* accepted, because a checkpoint may have generation_config.json and may lack tokenizer.json */
         {"\"tokenizer.json\"", "\"generation_config.json\"", MANIFEST_GOOD, ""},
         {"\"model.safetensors\"", "\"../../model.safetensors\"", MANIFEST_BROKEN, "model.safetensors in its place"},
         {"\"model.safetensors\"", "\"/etc/passwd\"", MANIFEST_BROKEN, "model.safetensors in its place"},

@@ -1,6 +1,6 @@
-/* test_memory_copy.c - the file of a copy in memory. Every changed byte is noticed. When a start copies the state back
- * to disk, every I/O call fails in turn, is cut short, or is the last call of the process. The next start must still
- * find the newest step. */
+/* test_memory_copy.c - the file that holds a copy of a rank's training state in memory. Every changed byte is noticed.
+ * When a start copies the state to disk, every I/O call fails in turn, is cut short, or is the last of the process. The
+ * next start must still find the newest step. */
 #include "core/failpoints.h"
 #include "core/io.h"
 
@@ -95,7 +95,8 @@ static void test_foreign_files(void **state) {
     assert_int_equal(io_mkdir_own(path_of("%s/link", dir).text), -EPERM);
 }
 
-/* Runs in a child under a fault rule: resumes, and exits with 100 + the step whose state it then has. */
+/* Runs in a child. Resumes while I/O calls fail as the rule `spec` says. Exits with 100 + the step whose state it then
+ * has. */
 static void resume_piece(void *spec) {
     Fixture f;
     memory_fixture(&f, comm, dir);

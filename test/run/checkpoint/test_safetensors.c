@@ -167,8 +167,8 @@ static void test_refuses(void **state) {
     assert_non_null(strstr(fault, "too short"));
 }
 
-/* A header of nothing but values would need a hundred times its size as a tree, so it is refused before a tree is
- * built. */
+/* A header that is one long list of numbers would need a hundred times its size as a JSON tree. It is refused before
+ * the tree is built. */
 static void test_refuses_costly_header(void **state) {
     (void)state;
     size_t   n = 4u << 20;

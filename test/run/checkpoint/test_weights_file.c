@@ -21,8 +21,8 @@ static uint16_t f16_from_value(float f) {
     return (uint16_t)((f < 0 ? 0x8000 : 0) | (exponent - 1 + 15) << 10 | (int)((fraction * 2 - 1) * 1024));
 }
 
-/* Describes a file with the fixture's tensors, as another program may write it. The rows may be in reverse order, and
- * one more tensor may be added. */
+/* Describes a file with the tensors of checkpoint_fixture.h, as another program may write it. The tensors may be in
+ * reverse order, and one more tensor may be added. */
 typedef struct {
     const char *prefix;
     SafeType    type;
@@ -30,8 +30,8 @@ typedef struct {
     /* name of one more tensor [1,1]; NULL: none. If the name ends in "head.weight", it has the shape of wte. If it is
      * lm_head.weight, it also has the values of wte. */
     const char *extra;
-    int         without;     /* number of the row that is left out; -1: none */
-    int64_t     wte_rows;    /* number of rows of the embedding wte; 0: FIXTURE_V */
+    int         without;     /* number of the tensor that is left out; -1: none */
+    int64_t     wte_rows;    /* number of rows of the embedding wte; 0: the model's vocabulary */
     float       poison;      /* replaces the last value of the file, such as NaN; 0: no change */
     const char *word;        /* text that the refusal contains; NULL: the file must be read */
 } Case;

@@ -8,8 +8,8 @@
 
 static float value_of(int64_t g) { return (float)(g % 251 - 125) * 0.25f; }
 
-/* Writes a file `name` with rows [first, end) of the fixture's table. If extra is not NULL, adds a tensor [1] of that
- * name. */
+/* Writes a file `name` with tensors [first, end) of the table in checkpoint_fixture.h. If extra is not NULL, adds a
+ * tensor of that name with one element. */
 static void write_part(const char *name, int first, int end, const char *extra) {
     Param      rows[FIXTURE_ROWS];
     SafeTensor t[FIXTURE_ROWS + 1] = {0};
@@ -31,8 +31,8 @@ static void write_part(const char *name, int first, int end, const char *extra) 
     free(header);
 }
 
-/* Writes an index that lists the first `first` rows in one.safetensors and the rest in two.safetensors. It leaves out
- * row `without`, and lists the name `more` in two.safetensors. */
+/* Writes an index that lists the first `first` tensors in one.safetensors and the rest in two.safetensors. It leaves
+ * out tensor number `without`, and lists one more name, `more`, in two.safetensors. */
 static void write_index(int first, int without, const char *more) {
     Param rows[FIXTURE_ROWS];
     FILE *out = fopen(path_of("%s/" WEIGHTS_INDEX, dir).text, "w");
@@ -116,8 +116,8 @@ static void test_files_and_index_need_not_agree(void **state) {
     write_index(4, -1, "transformer.h.1.ln_1.bias"); /* the index lists a name that no model has, and that is in no
                                                       * file */
     taken("");
-    write_part("one.safetensors", 0, 5, NULL); /* row 4 of the table is in both files; the index decides which is
-                                                * used */
+    /* tensor 4 of the model is now in both files; the index decides which copy is read */
+    write_part("one.safetensors", 0, 5, NULL);
     write_index(5, -1, NULL);
     taken("");
     write_index(4, -1, NULL);
@@ -243,7 +243,8 @@ static void test_zeros_are_seen(void **state) {
 static void test_files_and_index_must_be_whole(void **state) {
     (void)state;
     write_part("one.safetensors", 0, 4, NULL);
-    /* one tensor appears under both of its names, which is refused */
+    /* Two names of one tensor are refused: wpe.weight in two.safetensors, and transformer.wpe.weight in
+     * one.safetensors. */
     write_part("two.safetensors", 4, FIXTURE_ROWS, "wpe.weight");
     write_index(4, -1, "wpe.weight");
     refused(dir, "tensor wpe.weight is there twice, also as transformer.wpe.weight");
@@ -258,7 +259,7 @@ static void test_files_and_index_must_be_whole(void **state) {
     refused(dir, WEIGHTS_INDEX " has no weight_map");
 }
 
-/* A change in any of the files changes the fingerprint. */
+/* A change in any file of a model changes the fingerprint of the model's weights. */
 static void test_the_fingerprint_covers_all_files(void **state) {
     (void)state;
     write_part("one.safetensors", 0, 4, NULL);
@@ -266,7 +267,7 @@ static void test_the_fingerprint_covers_all_files(void **state) {
     write_index(4, -1, NULL);
     uint64_t seen[4];
     for (int i = 0; i < 4; i++) {
-        if (i) { /* changes the last byte of one file, then of the other, then changes it back */
+        if (i) { /* flips a bit in one file, then one in the other, then the first one back */
             Path  path = path_of("%s/%s.safetensors", dir, i == 2 ? "two" : "one");
             FILE *f = fopen(path.text, "r+");
             fseek(f, i == 2 ? 1000 : -1000, i == 2 ? SEEK_SET : SEEK_END);

@@ -107,7 +107,8 @@ static void test_diff(void **state) {
 static void test_other_types(void **state) {
     (void)state;
     static const uint16_t bits[6] = {0x3F80, 0xC000, 0x7FC0,
-                                     /* above this line bf16 1, -2, NaN; below it f16 1, -2, infinity */
+                                     /* the first three are the bf16 numbers 1, -2, NaN; the last three the fp16 numbers
+                                      * 1, -2, infinity */
                                      0x3C00, 0xC000, 0x7C00};
     SafeTensor            t[3] = {{.name = "b", .type = SAFE_BF16, .dims = 1, .dim = {3}},
                                   {.name = "h", .type = SAFE_F16, .dims = 1, .dim = {3}},

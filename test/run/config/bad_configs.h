@@ -2,8 +2,8 @@
 #ifndef TRAIN_GPT_TEST_RUN_BAD_CONFIGS_H
 #define TRAIN_GPT_TEST_RUN_BAD_CONFIGS_H
 
-/* A value that its key must not have. Loading it prints one message, at the place of the value. The message contains
- * `allowed` (the allowed values) and `got` (what was found). */
+/* A value that its key must not have. Loading it prints one message, which has the line and column of the value.
+ * The message contains `allowed` (the allowed values) and `got` (what was found). */
 typedef struct { const char *key, *value, *allowed, *got; } BadValue;
 static const BadValue BAD_VALUES[] = {
     {"$schema", "1", "must be a string", "not 1"},
@@ -412,7 +412,7 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"run.allow_change=everything", 0, "run.allow_change names keys or sections", "\"everything\""},
 };
 
-/* A whole config file that is faulty. Loading it prints one message, at `place`, that contains `says`. */
+/* A whole config file that is faulty. Loading it prints one message, at `place` (LINE:COLUMN), that contains `says`. */
 typedef struct { const char *text, *place, *says; } BadFile;
 static const BadFile BAD_FILES[] = {
     {"", "1:1", "expected a value"},

@@ -170,7 +170,8 @@ static void test_compare(void **state) {
     cJSON_Delete(saved);
 }
 
-/* The weights and stages of a blend must not change at a resume; its folders may. */
+/* A blend is a mixture of data sources. At a resume its weights, and the token counts at which they change, must not
+ * change; its folders may. */
 static void test_compare_blends(void **state) {
     (void)state;
 #define SOURCE(path, weight) "{\"path\":\"" path "\",\"weight\":" weight "}"

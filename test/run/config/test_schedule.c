@@ -1,4 +1,5 @@
-/* test_schedule.c - the learning rate of every schedule at its corners, compared with the formulas computed by hand. */
+/* test_schedule.c - the learning rate of every schedule at selected steps, compared with values computed by hand from
+ * the formulas. */
 #include "run/config/config.h"
 
 #include <math.h>
@@ -107,7 +108,7 @@ static void weight_decay(void **state) {
     expect_decay(&c, 0, 0.01);
     expect_decay(&c, 10, 0.1);
     expect_decay(&c, 60, 0.06);
-    c.optimizer.learning_rate = 0.0; /* the decay cannot follow a learning rate of 0, so it is constant */
+    c.optimizer.learning_rate = 0.0; /* the weight decay cannot follow a learning rate of 0, so it is constant */
     expect_decay(&c, 60, 0.1);
     c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LINEAR;
     expect_decay(&c, 0, 0.1);

@@ -102,8 +102,8 @@ static void the_odd_ones_are_named(void **state) {
     EXPECT_ON_ALL(strstr(who, comm_host(world, comm_size(world) - 1)) != NULL);
 }
 
-/* Ranks compare hashes by adding words that they make of them. Equal hashes never count as different; different ones
- * always do. */
+/* guard_hash_words turns the hash of a rank into words. Their sums over all ranks show whether the hashes are equal.
+ * Equal hashes never count as different, and different ones always do. */
 static void differing_hashes_are_seen_in_sums(void **state) {
     (void)state;
     for (uint64_t k = 0; k < 200; k++) {

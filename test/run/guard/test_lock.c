@@ -1,6 +1,6 @@
 /* test_lock.c - who may take a run folder. Tests the decision as a table, and the locks of processes that live, die,
  * hang and continue.
- * Timed: beats of a lock are missed after seconds. */
+ * Timed: a lock counts as abandoned when its beat, a counter in the lock file, stands still for seconds. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -55,7 +55,8 @@ static void the_text_goes_round(void **state) {
     assert_memory_equal(&h, &again, sizeof h);
     assert_string_equal(text + length - 1 - HOLDER_BEAT_DIGITS, "18446744073709551615\n");
     memset(h.host, 'h', sizeof h.host - 1), memset(h.boot, 'b', sizeof h.boot - 1), memset(h.job, 'j', sizeof h.job - 1);
-    h.process = h.restart = INT64_MIN, h.started = h.nonce = UINT64_MAX; /* values whose texts are longest */
+    /* the numbers with the longest texts, for the longest lock file */
+    h.process = h.restart = INT64_MIN, h.started = h.nonce = UINT64_MAX;
     length = holder_format(&h, text);
     assert_int_equal(length, strlen(text));
     assert_int_equal(holder_parse(text, &again), 1);
@@ -143,7 +144,7 @@ static void     take_it(void *seconds) {
 }
 static void rest_ms(int ms) { usleep((useconds_t)ms * 1000); }
 
-/* Starts a child that holds the folder. Returns its process number once it does. */
+/* Starts a child that takes the lock of the run folder. Returns its process number once it has the lock. */
 static pid_t hold(void) {
     int ends[2];
     assert_int_equal(pipe(ends), 0);
@@ -175,7 +176,7 @@ static void a_second_job_is_refused_until_the_first_is_gone(void **state) {
     assert_int_equal(child_lines(&c), 1);
     assert_true(clock_ms() - begin < 2000.0);
     end(first);
-    /* the lock is taken at once, because the process is known to be dead on this host */
+    /* The lock is taken at once, because it names a process of this host that is dead. */
     assert_int_equal(child_run(take_it, NULL).code, 0);
     RunLock *third = take();
     lock_sign(third);
@@ -199,7 +200,7 @@ static void sign_from(const char *host, uint64_t beat) {
 static void sign_from_elsewhere(uint64_t beat) { sign_from("elsewhere", beat); }
 
 /* A lock of a machine that has this host name and another boot id, such as a clone, is treated as that of another host.
- * It is waited for until its beats stop. */
+ * The job waits until the beat, a counter in the lock, stands still. */
 static void a_host_of_the_same_name_is_waited_for(void **state) {
     (void)state;
     char host[200];
@@ -261,7 +262,8 @@ static void a_lost_folder_is_noticed(void **state) {
     (void)state;
     RunLock *l = take();
     lock_sign(l);
-    assert_int_equal(io_unlink(path), 0); /* removes the lock file; a missing file does not count as lost */
+    /* removes the lock file; a job whose lock file is missing still has the lock */
+    assert_int_equal(io_unlink(path), 0);
     assert_int_equal(lock_is_held(l), 1);
     sign_from_elsewhere(1);
     for (int i = 0; i < 400 && !lock_is_lost(l); i++) rest_ms(10);
@@ -286,7 +288,8 @@ static void lose(void *unused) {
 static void come_second(void *unused) {
     (void)unused;
     RunLock *l = take();
-    sign_from_elsewhere(1); /* another job signs the lock file after this job's check and before its signature */
+    /* another job writes its name to the lock file after this job's check and before this job writes its own */
+    sign_from_elsewhere(1);
     lock_sign(l);
 }
 static void losers_say_who_has_it(void **state) {

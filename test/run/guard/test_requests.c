@@ -57,7 +57,7 @@ static void files_ask_once(void **state) {
     assert_true(!requests_stop(&q, 0.0) && !requests_save(&q));
     put_file("SAVE");
     assert_true(requests_save(&q) && !is_there("SAVE") && !requests_save(&q));
-    put_folder("SAVE"); /* a folder named SAVE counts as a request too */
+    put_folder("SAVE"); /* a request can also be a folder named SAVE, not only a file */
     assert_true(requests_save(&q) && !is_there("SAVE") && !requests_save(&q));
     put_folder("STOP");
     /* the request is returned again until it has been carried out */
@@ -65,7 +65,7 @@ static void files_ask_once(void **state) {
     requests_end(&q);
     assert_false(is_there("STOP"));
     put_file("STOP");
-    q = start(); /* a file STOP from before the start counts as a request too */
+    q = start(); /* a file STOP that existed before the start is a request */
     assert_true(requests_stop(&q, 0.0) && !is_there("STOP"));
 }
 
@@ -105,7 +105,8 @@ static void what_cannot_be_removed_is_told_of_once(void **state) {
     }
 }
 
-/* Each signal is taken before the next one is sent, so none is lost. */
+/* A signal that arrives while the program looks for signals must not be lost. 2000 signals are sent, each as soon as
+ * the previous one has been noticed. */
 static void no_signal_is_lost(void **state) {
     (void)state;
     enum { SIGNALS = 2000 };

@@ -1,8 +1,8 @@
-# kind.sh - tests a kind of model end to end: training, resume, every axis of the grid, sampling, and its files read
-# back. test_llama.sh, test_qwen3.sh and test_qwen3_moe.sh source it. They set KIND (keys and values for a width of 64),
-# CLASS (the name of Hugging Face's class) and NAME (a tensor in its files). They may set STILL: keys with which a step
-# at rate 0 changes no weight. AXIS is another axis, for a kind without tensor ranks. TIED=1 means that the output head
-# can only be the embedding.
+# kind.sh - tests a kind of model: training, resume, every axis of the grid, sampling, and its files read back.
+# test_llama.sh, test_qwen3.sh and test_qwen3_moe.sh source it. They set KIND (keys and values for a width of 64), CLASS
+# (the name of Hugging Face's class) and NAME (a tensor in its files). They may set STILL: keys with which a step at
+# learning rate 0 changes no weight. AXIS is the axis to test in place of tensor, for a kind that has no tensor ranks.
+# TIED=1 means that the output head can only be the embedding.
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 # shellcheck disable=SC2086
 mine() { train $KIND "$@"; }

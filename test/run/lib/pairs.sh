@@ -1,6 +1,6 @@
-# pairs.sh - checkpoints saved by W ranks and resumed by W' ranks, with the bits of the unbroken run
-# (parallel.deterministic). Sourced after tiny.sh. A step has PAIRS_LEAVES micro-batches, which every W must divide. 840
-# allows any W from 1 to 8. The model is as small as possible.
+# pairs.sh - checkpoints that any number of ranks saves and any other number resumes, with the bits of the unbroken run
+# (parallel.deterministic). Sourced after tiny.sh. A step has PAIRS_LEAVES micro-batches (840 if not set), which every
+# number of ranks must divide. 840 allows 1 to 8 ranks. The model is as small as possible.
 cat > "$WORK/pairs.json" <<JSON
 { "run": {"steps": 3, "dir": "$WORK/run"},
   "model": {"n_layer": 1, "n_head": 1, "n_embd": 10, "n_positions": 4, "vocab_size": 256},
@@ -16,7 +16,8 @@ pairs_same() { # pairs_same DIR: checks that the run in DIR equals the run of on
     [ "$(wc -l < "$WORK/.a")" -eq 3 ] && cmp "$WORK/.a" "$WORK/.b" && same_weights "$WORK/saved1" "$1" step_00000003
 }
 
-# pairs SAVER:RESUMER...: prints "ok" or "not ok" for each pair, and for the curve of each saver.
+# pairs SAVER:RESUMER...: tests pairs of numbers of ranks, and prints "ok" or "not ok" for each. It also tests once for
+# each SAVER that its run equals that of one rank.
 pairs() {
     local pair saver resumer
     for pair in 1: "$@"; do

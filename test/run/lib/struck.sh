@@ -1,6 +1,5 @@
-# struck.sh - small trainings in which a fault occurs in the middle (core/failpoints.h), and checks of how they end: all
-# ranks gone in time, the exit code of the first cause, no process left. The sourcing test builds the program and has
-# read tiny.sh.
+# struck.sh - small trainings in which a fault occurs in the middle (core/failpoints.h). Checks how they end: all ranks
+# gone in time, the exit code of the first cause, no process left. Sourced by tests; it sources tiny.sh.
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 CALM="eval.every=0 checkpoint.every=0 batch.global_tokens=960" # 24 samples a step: 8 ranks divide it, too
 
@@ -31,9 +30,9 @@ soon() {
     in_time "$1" "$2" "$PATIENCE" || in_time "$1" "$2" "$(slowness 2 3)"
 }
 
-# struck NAME RULE RANKS STATUS SECONDS PATTERN [OPTION...]: trains until the fault of RULE occurs; if RULE is empty,
-# sends $SIGNAL to one rank instead. The job must end with STATUS. All ranks must be gone within SECONDS of a quiet
-# machine. Each line of PATTERN must match on stderr. Prints ok or not ok.
+# struck NAME RULE RANKS STATUS SECONDS PATTERN [OPTION...]: trains until the fault that RULE describes
+# (core/failpoints.h) occurs. If RULE is empty, sends $SIGNAL to one rank instead. The job must end with STATUS. All
+# ranks must be gone within SECONDS of a quiet machine. Each line of PATTERN must match on stderr. Prints ok or not ok.
 struck() {
     local name=$1 rule=$2 ranks=$3 status=$4 seconds=$5 pattern=$6 got took dir says=yes one; shift 6
     dir=$(mktemp -d "$WORK/struck.XXXXXX")

@@ -13,8 +13,8 @@ start() {
 }
 newest() { ls "$1/checkpoints" 2> /dev/null | grep -E '^step_[0-9]+$' | tail -n 1 | sed 's/step_0*//'; }
 
-# Lists the cases, one a line: the number of ranks, and the rule that kills one of them. A run whose rule only logs the
-# calls shows which there are.
+# Lists the cases, one a line: the number of ranks, and the rule that kills one of them at an I/O call. To count the
+# calls, a first run only logs them (io@1+:count).
 for ranks in 1 2 4; do
     TRAIN_GPT_FAIL_LOG="$WORK/calls" start $ranks "$WORK/whole-$ranks" "io@1+:count" || { echo "not ok the run at $ranks ranks that is not killed"; exit 1; }
     for rank in $(seq 0 $((ranks - 1))); do

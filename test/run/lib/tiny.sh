@@ -65,7 +65,8 @@ near() { paste -d' ' "$1" "$2" | awk -v tolerance="$3" 'NF != 2 { bad = 1 } { d 
 same_losses() { values "$1" train loss > "$WORK/.a"; values "$2" train loss > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
 same_norms() { values "$1" train grad_norm > "$WORK/.a"; values "$2" train grad_norm > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
 same_evals() { values "$1" eval loss > "$WORK/.a"; values "$2" eval loss > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
-# like_one_rank NAME OF: checks that the curves of run NAME, on several ranks, equal those of run OF, on one rank.
+# like_one_rank NAME OF: checks that run NAME, on several ranks, has the losses, gradient norms and validation losses of
+# run OF, on one rank.
 like_one_rank() {
     expect "$1: losses of one rank" same_losses "$WORK/$2" "$WORK/$1" 1e-5
     expect "$1: norms of one rank" same_norms "$WORK/$2" "$WORK/$1" 1e-5

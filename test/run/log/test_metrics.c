@@ -169,7 +169,7 @@ static void strange_lines_in_the_middle_stay(void **state) {
         io_close(fd);
         metrics_close(metrics_open(dir, 20, about));
         assert_int_equal(io_file_bytes(path), strlen(whole) + (i < 3 ? strlen(strange[i]) : sizeof nulls));
-        /* resumes at step 8: the lines of later steps go, and with them the foreign lines between */
+        /* resumes at step 8: removes the lines of later steps, and with them lines of other programs between them */
         metrics_close(metrics_open(dir, 8, about));
         char *text = read_text(path);
         assert_int_equal(strlen(text), middle - whole);
@@ -223,7 +223,8 @@ static void foreign_lines_that_are_cut_are_kept(void **state) {
         int fd = io_open(path, IO_CREATE);
         assert_int_equal(io_write(fd, LINES, sizeof LINES - 1), 0);
         io_close(fd);
-        /* resumes at step 0, then at step 1; the foreign line "my note" follows step 1, so it is cut both times */
+        /* resumes at step 0, then at step 1; "my note", a line of another program, follows step 1, so it is cut both
+         * times */
         metrics_close(metrics_open(dir, i, about));
         char *text = read_text(found);
         assert_string_equal(text, LINES);
@@ -316,7 +317,7 @@ static void earlier_losses_are_known(void **state) {
     log_steps(m, 10, 12);
     metrics_eval(m, 12, 3.5);
     metrics_evals(m, &last, &best);
-    assert_true(last == 3.5 && best == 0.6); /* 0.6, because log_steps also logs an evaluation of step 10 */
+    assert_true(last == 3.5 && best == 0.6); /* 0.6 is the loss at step 10 that log_steps logs */
     metrics_rolled_back(m, 9, 12);
     metrics_evals(m, &last, &best);
     assert_true(last == 5.5 && best == 5.5);
@@ -340,7 +341,7 @@ static void the_picture_survives_a_resume(void **state) {
     metrics_close(m);
     char *after = read_text(picture);
     assert_string_equal(before, after);
-    assert_non_null(strstr(after, dir + strlen("/tmp/"))); /* the title of the picture is the name of the run */
+    assert_non_null(strstr(after, dir + strlen("/tmp/"))); /* the title of the loss curve is the name of the run */
     free(before);
     free(after);
 }
@@ -411,7 +412,7 @@ static void draw_without_room(void *unused) {
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){1500, 1500});
     metrics_draw(m);
     metrics_draw(m);
-    log_steps(m, 3, 4); /* the run goes on, although the picture could not be drawn */
+    log_steps(m, 3, 4); /* the run continues, although the loss curve could not be drawn */
     metrics_close(m);
 }
 

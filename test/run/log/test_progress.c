@@ -262,9 +262,9 @@ static void the_rate_is_a_median(void **state) {
     assert_non_null(strstr(strstr(out, "step   11/1000"), "| 41.0k tok/s |"));
 }
 
-/* MFU is the rate of the last steps relative to the measured rate of matrix products. If it is unknown (NaN, also
- * for a step faster than that rate, because other programs then disturbed the measurement), the MFU column is left
- * blank, so that the other columns stay in place. The run has 100,000 steps. */
+/* MFU is the rate of the last steps relative to the measured rate of matrix products. It is NaN if that rate is
+ * unknown, or lower than the rate of a step because other programs disturbed the measurement. The MFU column is then
+ * blank, so that the other columns stay in place. */
 static void without_and_with_a_part(void) {
     Progress    p = progress_start(100000, 0, 100000, 1);
     StepMetrics s = step(7);

@@ -83,7 +83,8 @@ static void fetch(MessageKind kind, int64_t round) {
     printf("%s %" PRId64 " %.9g %.9g\n", kind == MESSAGE_GET ? "x" : message_name(message_answer(kind)), round, x[0], x[elems - 1]);
 }
 
-/* Sends the delta in full, then the END message. */
+/* Sends all values of a delta (this job's change of the weights), then the END message. A bad delta is cut short or has
+ * wrong values, as the option `bad` says. */
 static void send_round(const Open *o, int64_t samples, int is_bad) {
     float  value = (float)(is_bad && !strcmp(asked.bad, "far") ? 1e4 : asked.delta);
     int64_t count = is_bad && !strcmp(asked.bad, "short") ? elems - 1 : elems;
@@ -91,7 +92,7 @@ static void send_round(const Open *o, int64_t samples, int is_bad) {
     CHECK(delta, "no memory");
     for (int64_t i = 0; i < MESSAGE_ELEMS; i++) delta[i] = value;
     for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < 5000 ? count - at : 5000; /* the values are sent in frames of at most 5000 */
+        n = count - at < 5000 ? count - at : 5000; /* sends the values in frames of at most 5000 */
         float saved = delta[0];
         if (at == 0 && is_bad && !strcmp(asked.bad, "nan")) delta[0] = NAN;
         FrameHeader h = {.kind = MESSAGE_DELTA,

@@ -63,8 +63,8 @@ static void island_follows(FrameType type, double far, double part) {
         assert_memory_equal(island, h.x, sizeof island);
         assert_true(far_from_x() <= far);
     }
-    /* x does not change in these rounds, so each message only brings the weights of the island (training job) closer to
-     * x */
+    /* The server's weights x do not change in these rounds. Each message only brings the weights of the island
+     * (training job) closer to x. */
     for (int rest = 0; rest < RESTS; rest++) {
         double before = far_from_x();
         follow(&h, 0, ELEMS);

@@ -39,8 +39,8 @@ static void lines_are_exact(void **state) {
                         "{\"lease\":0,\"first\":0,\"samples\":240,\"island\":\"00000000000000aa\",\"round\":0,\"is\":\"done\",\"used\":96}\n"
                         "{\"lease\":1,\"first\":240,\"samples\":240,\"island\":\"00000000000000bb\",\"round\":0,\"is\":\"returned\",\"used\":0}\n");
     free(text);
-    /* free samples: those that lease 0 (a range of samples) did not use, and all of lease 1, which was returned; they
-     * are one range */
+    /* The free samples are one range: those that lease 0 (a range of samples) did not use, and all of lease 1, which
+     * was returned. */
     l = leases_open(path, 1, 0);
     a = leases_give(&l, 480, A, 1);
     assert_true(a.number == 2 && a.range.first == 96 && a.range.samples == 384);

@@ -74,7 +74,7 @@ static void who_leaves_holds_nobody_up(void **state) {
     assert_int_equal(members_lose(a), 7);
     assert_int_equal(end(b, 0, 1.0), 1);
     assert_true(members_may_close(&ms));
-    /* returns -1, because the island (training job) had no lease any more: it had sent its delta, which counts */
+    /* returns -1: the island (training job) had sent its delta, which counts, so it no longer had a lease of samples */
     assert_int_equal(members_lose(b), -1);
     assert_true(members_may_close(&ms));
     members_counted(&ms, b);
@@ -87,7 +87,8 @@ static void who_leaves_holds_nobody_up(void **state) {
     assert_true(was == 9 && a->state == MEMBER_WAITS && members_may_open(&ms));
     give(a, 10);
     assert_int_equal(end(a, 0, 1.0), 1);
-    /* an island (training job) joins again while its delta is not yet counted, so it becomes a second member */
+    /* an island (training job) joins again before its delta (change of the weights) is counted, so it becomes a second
+     * member */
     Member *again = join(0, 0, 1);
     assert_true(again != a && was == -1 && a->state == MEMBER_ENDED && again->state == MEMBER_WAITS);
     members_counted(&ms, a);
@@ -130,7 +131,8 @@ static void bad_ends_are_refused(void **state) {
     e = end_of(H), e.lease = 0;
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), -1);
     assert_string_equal(fault, "sent the END of lease 0, and it has lease 1");
-    /* sends an END with 0 steps: the island (training job) stopped before the first step of its lease */
+    /* sends an END with 0 steps: the island (training job) stopped before the first step of its lease (range of
+     * samples) */
     e = end_of(0), e.lease = 1, a->elems = 0;
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), 1);
     assert_int_equal(a->state, MEMBER_WAITS);
@@ -147,7 +149,7 @@ static void parts_of_a_delta_come_together(void **state) {
         ms.parts = 3;
         Member *m = join(0, 0, 1);
         give(m, 7);
-        /* returns 0, because no island (training job) has lease 6 */
+        /* returns 0, because lease 6 (a range of samples) belongs to no island (training job) */
         assert_int_equal(members_part_in(&ms, 6, &squares), 0);
         for (int i = 0; i < 3; i++) {
             assert_int_equal(m->state, MEMBER_TRAINS);
@@ -175,7 +177,9 @@ static void bad_deltas_are_named(void **state) {
     assert_true(members_judge(&ms, m[0], fault) && members_judge(&ms, m[1], fault));
     assert_false(members_judge(&ms, m[2], fault));
     assert_non_null(strstr(fault, "the delta of round 0 is not finite"));
-    m[2]->norm = 201.0; /* refused: the norm of a delta may be at most 100 times the median of the others, which is 2 */
+    /* refused: the norm of a delta (change of the weights) may be at most 100 times the median of the others, which is
+     * 2 */
+    m[2]->norm = 201.0;
     assert_false(members_judge(&ms, m[2], fault));
     assert_non_null(strstr(fault, "the norm 201, over 100 times the other islands' 2"));
     m[2]->norm = 199.0;
@@ -183,11 +187,12 @@ static void bad_deltas_are_named(void **state) {
     for (int i = 0; i < 3; i++) members_counted(&ms, m[i]);
     members_next_round(&ms);
     give(m[0], 3);
-    /* only this delta has arrived in the round, so its norm is compared with those of the last round */
+    /* only this delta (change of the weights) has arrived in the round, so its norm is compared with those of the last
+     * round */
     end(m[0], 0, 1e5);
     assert_false(members_judge(&ms, m[0], fault));
     members_next_round(&ms), members_next_round(&ms);
-    /* accepted, because no delta arrived in the last rounds with which to compare it */
+    /* accepted, because no delta (change of the weights) arrived in the last rounds with which to compare it */
     assert_true(members_judge(&ms, m[0], fault));
 }
 
@@ -197,7 +202,7 @@ static void asynchronous_rounds_count_arrivals(void **state) {
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 0), give(b, 1);
     assert_false(members_may_close(&ms));
-    /* island (training job) a ends four leases, while the slower b ends none */
+    /* island (training job) a ends four leases (ranges of samples), while the slower b ends none */
     for (int i = 0; i < 4; i++) {
         assert_int_equal(end(a, 0, 1.0), 1);
         assert_int_equal(members_staleness(&ms, a), 0);

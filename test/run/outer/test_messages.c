@@ -257,8 +257,8 @@ static void a_hello_over_the_limit_is_not_written(void **state) {
 
 /* --- between servers ---------------------------------------------------------------------------------------------- */
 
-/* Each server computes the sum of squares over its part of a delta and sends it as text. The text must be read back
- * with equal bits. The sum of all parts must not depend on their number. */
+/* Each server computes the sum of squares over its part of a delta (change of the weights) and sends it as text. The
+ * text must be read back with equal bits. The sum of all parts must not depend on their number. */
 static void squares_keep_their_bits(void **state) {
     (void)state;
     char   fault[MESSAGE_FAULT_BYTES], *text;

@@ -71,8 +71,8 @@ static void nesterov_is_right(void **state) {
     expect_near(v, ref_v, ALLOWED);
 }
 
-/* With learning rate 1 and no momentum, the server's weights x become the mean of the islands' (training jobs')
- * weights, weighted by tokens. The mean of the deltas may be written over one of them. */
+/* With learning rate 1 and no momentum, the server's weights x become the mean of the weights of the islands (training
+ * jobs), weighted by tokens. The mean of their deltas (changes of the weights) may be written over one of them. */
 static void plain_averaging_is_the_mean(void **state) {
     (void)state;
     begin();
@@ -105,8 +105,9 @@ static void arrivals(int round, const double *staleness) {
     outer_momentum(DILOCO, x, v, waiting, P);
 }
 
-/* Tests Delayed Nesterov (arXiv:2401.09135), which applies each delta when it arrives and the momentum once a round.
- * Stale deltas get less weight. If no delta is stale, a round equals a Nesterov step with the mean of the deltas. */
+/* Tests Delayed Nesterov (arXiv:2401.09135). It applies each delta (change of the weights by a training job) when it
+ * arrives, and the momentum once a round. Stale deltas get less weight. If no delta is stale, a round equals a Nesterov
+ * step with the mean of the deltas. */
 static void delayed_nesterov_is_right(void **state) {
     (void)state;
     const double fresh[] = {0, 0, 0}, stale[] = {0, 2, 1};
@@ -138,8 +139,8 @@ static double squares_of(const float *d, int64_t elems) {
     return exact_value(&sum);
 }
 
-/* The sum of squares of a delta has equal bits, whether it is computed at once or in parts that are cut at multiples of
- * OUTER_BLOCK. */
+/* The sum of squares of a delta (change of the weights) is computed at once, and in parts cut at multiples of
+ * OUTER_BLOCK. Both have equal bits. */
 static void parts_change_no_bit(void **state) {
     (void)state;
     enum { MANY = 40 * OUTER_BLOCK + 17 };

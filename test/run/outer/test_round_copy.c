@@ -1,5 +1,6 @@
 /* test_round_copy.c - the weights that a rank receives from a server at the start of a round. They are stored at the
- * right places on ranks of any grid. What rounding takes from a delta that is sent is added to the next delta. */
+ * right places on ranks of any grid. A delta is a change of the weights that the rank sends. What rounding takes from
+ * it is added to the next delta. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/outer/island_link.h"
@@ -66,8 +67,8 @@ static void every_element_has_its_place(void **state) {
             for (int stage = 0; stage <= 1; stage++) check_rank(ranks, ranks - 1, tensor, tensor / 2, stage);
 }
 
-/* Over many rounds the sum of the rounded deltas that arrive equals the sum of the deltas that were sent. Only what
- * rounding took from the last delta is missing. */
+/* A rank sends rounded deltas (changes of the weights) over many rounds. Their sum equals the sum of the exact deltas.
+ * Only what rounding took from the last delta is missing. */
 static void rounding_is_made_up_for(void **state) {
     (void)state;
     enum { ELEMS = 5000, ROUNDS = 50 };
@@ -87,7 +88,8 @@ static void rounding_is_made_up_for(void **state) {
             for (int i = 0; i < ELEMS; i++) came[i] += arrived[i];
         }
         for (int i = 0; i < ELEMS; i++) lost = fmax(lost, fabs(sent[i] - came[i]));
-        /* the missing part is no larger than what rounding takes from one delta */
+        /* `lost`, the largest difference between the sums of exact and rounded deltas (changes of the weights), is at
+         * most what rounding takes from one delta */
         assert_true(lost <= 1e-3 * types[t].part);
         assert_true(type == FRAME_F32 || lost > 0.0);
         round_copy_forget(&c);

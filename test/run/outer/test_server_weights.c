@@ -43,9 +43,9 @@ static double x_of(int64_t e) { return (float)sin((double)e); }
 static double v_of(int64_t e) { return (float)cos((double)e * 0.7); }
 static double d_of(int64_t e, int island) { return (float)(1e-2 * sin((double)e * (island + 2))); }
 
-/* Applies Nesterov's step to one of three parts of the model. The step uses the mean of the deltas of three training
- * jobs, weighted by tokens. The first server keeps its part in an optimizer. Other servers keep theirs in a block of
- * memory (in_block). */
+/* Applies Nesterov's step to one of three parts of the model. The step uses the mean of three deltas (changes of the
+ * weights by training jobs), weighted by tokens. The first server keeps its part in an optimizer. Other servers keep
+ * theirs in a block of memory (in_block). */
 static void check_part(int part, int in_block) {
     Held    s = serve();
     Step    step = {.rule = STEP_NESTEROV, .learning_rate = 0.7, .momentum = 0.9};

@@ -1,5 +1,5 @@
-/* test_cluster.c - cluster files: loading prints every fault with its place; durations of operations and collectives
- * equal their formulas. */
+/* test_cluster.c - cluster files. Loading prints every fault with its line and column. Durations of operations and
+ * collectives equal their formulas. */
 #include "core/error.h"
 
 #include <setjmp.h>

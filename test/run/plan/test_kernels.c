@@ -1,6 +1,6 @@
 /* test_kernels.c - the time of a training step computed kernel by kernel. The lower bounds of the step of GPT-2 124M on
  * an H100 equal those computed by hand. Measured rates replace estimates. Faulty files of rates are refused with the
- * place of the fault. */
+ * line and column of the fault. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -146,7 +146,7 @@ static void five_products_have_a_rate_of_their_own(void **state) {
 
 static void measured_rates_take_the_place(void **state) {
     (void)state;
-    /* files of rates from before model.activation name the activation gelu_forward */
+    /* Files of rates from before the key model.activation existed call activation_forward gelu_forward. */
     write_file("{\"source\": \"H100 80GB, 3f2a\", \"launch_s\": 2e-6, \"host_s\": 0, "
                "\"kernels\": {\"matmul, added\": 7e14, \"gelu_forward\": 1.5e12}}");
     Cluster           h100 = cluster_load("dgx-h100");

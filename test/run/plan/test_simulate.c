@@ -60,8 +60,8 @@ static void bytes_are_those_of_plan(void **state) {
         }
 }
 
-/* With parallel.deterministic sums go through a fixed tree of additions, in which each micro-batch adds other pairs.
- * The simulated bytes must still equal those that plan computes. */
+/* With parallel.deterministic, gradients are added in a fixed binary tree over the micro-batches. The simulator must
+ * still count as many bytes as `plan`. */
 static void bytes_of_ordered_sums_are_those_of_plan(void **state) {
     (void)state;
     Cluster cluster = slow_links();
@@ -125,7 +125,8 @@ static void gathers_hide_under_compute(void **state) {
     cluster.fp32 = 2e12;
     Simulated s = simulate(&c, (Target){F32, 2, &cluster});
     assert_true(s.exposed_s[AXIS_SHARD] < 0.5 * s.sent[AXIS_SHARD] / 1e10);
-    /* gradients of the last bucket are summed when no computation is left that could hide it */
+    /* gradients of the last bucket (parameters summed together) are summed when no computation is left that could hide
+     * it */
     Config one = config_of(1, 1, 1, 1, 1, 1);
     assert_true(simulate(&one, (Target){F32, 2, &cluster}).exposed_s[AXIS_SHARD] >= (512 + 512) * 256 * 4 / 2 / 1e10);
     cluster.overlaps = 0;
@@ -202,9 +203,9 @@ static void the_fullest_stage_is_found(void **state) {
     Config    c = config_of(1, 1, 4, 1, 1, 1);
     Cluster   cluster = free_links();
     Simulated s = simulate(&c, (Target){F32, 4, &cluster}), alone = simulate_memory(&c, (Target){F32, 4, &cluster});
-    /* stage 0 needs the most memory: it keeps the activations of the most micro-batches */
+    /* pipeline stage 0 needs the most memory: it keeps the activations of the most micro-batches */
     assert_int_equal(s.fullest, 0);
-    Config uneven = config_of(1, 1, 5, 1, 1, 1); /* 8 blocks are divided among the stages as 1 2 2 2 1 */
+    Config uneven = config_of(1, 1, 5, 1, 1, 1); /* 8 blocks are divided among 5 pipeline stages as 1 2 2 2 1 */
     uneven.batch.global_tokens = 512 * 5, uneven.memory.recompute = RECOMPUTE_NONE;
     Simulated u = simulate_memory(&uneven, (Target){F32, 5, &cluster});
     Plan      planned = plan_make(&uneven, F32, (PlanRanks){5, COMM_RING, -1, 1, 0});

@@ -29,15 +29,16 @@ static void greedy_takes_the_first_largest(void **state) {
     }
 }
 
-/* Asserts that draw() returns token v for a part share[v] of all u in [0, 1), where share [vocab] are the expected
- * probabilities. Tries u in steps of 1/20000. */
+/* Asserts that draw() returns token v for a part share[v] of all random numbers u in [0, 1). share [vocab] are the
+ * expected probabilities. Tries u in steps of 1/20000. */
 static void assert_shares(const float *logits, int64_t vocab, DrawRule rule, const double *share) {
     enum { GRID = 20000 };
     int count[VOCAB_MAX] = {0}, last = -1;
     for (int i = 0; i < GRID; i++) {
         int32_t token = draw(logits, vocab, rule, (double)i / GRID);
         assert_true(token >= 0 && token < vocab);
-        /* draw() inverts the cumulative distribution of the tokens, so a larger u never gives a smaller token */
+        /* draw() inverts the cumulative distribution of the tokens, so a larger random number u never gives a smaller
+         * token */
         assert_true(token >= last);
         last = token;
         count[token]++;
@@ -113,8 +114,8 @@ static void rules_by_hand(void **state) {
     assert_shares(logits, 4, (DrawRule){0.5, 0, 1, 0.2}, (double[]){0, 0.8, 0, 0.2});
 }
 
-/* Tries random logits of any sign and size. For each token of noticeable probability in the reference, a u in the
- * middle of its interval must draw that token. */
+/* Tries random logits of any sign and size. Each token of noticeable probability owns an interval of the random number
+ * u. A u in the middle of that interval must draw the token. */
 static void random_logits(void **state) {
     (void)state;
     float  logits[VOCAB_MAX];
@@ -141,7 +142,7 @@ static void odd_logits(void **state) {
     assert_shares(logits, 5, all, share);
     assert_shares(logits, 5, four, share);
     assert_shares(logits, 5, most, share);
-    /* u must be below 1; for u = 1 the last token that can be drawn is returned */
+    /* the random number u is below 1; for 1 draw() returns the last token that can be drawn */
     assert_int_equal(draw(logits, 5, all, 1.0), 4);
     logits[3] = INFINITY;
     assert_int_equal(draw(logits, 5, all, 0.2), 3);

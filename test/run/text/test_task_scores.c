@@ -1,4 +1,5 @@
-/* test_task_scores.c - scores of questions, compared with float64 from the model's own logits; equal for any batch. */
+/* test_task_scores.c - scores of evaluation questions, compared with those computed in float64 from the logits of the
+ * model. They are equal for any batch size. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -155,7 +156,7 @@ static void scores_follow_from_sums(void **state) {
     assert_int_equal(s.questions, 37);
     assert_true(fabs(s.acc - mean[0]) < 1e-12 && fabs(s.acc_norm - mean[1]) < 1e-12);
     assert_true(fabs(s.acc_stderr - sqrt(sd[0] / 37)) < 1e-12 && fabs(s.acc_norm_stderr - sqrt(sd[1] / 37)) < 1e-12);
-    assert_true(mean[0] != mean[1]); /* the two means differ, so that the test can tell them apart */
+    assert_true(mean[0] != mean[1]); /* acc and acc_norm differ, so the test notices if they are exchanged */
     assert_true(isnan(s.perplexity) && isnan(s.centered) && isnan(task_core(&s, 1)));
 
     t.is_core = 1, t.baseline = 0.25;

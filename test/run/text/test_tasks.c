@@ -89,7 +89,8 @@ static void core_is_divided_as_nanochat_does(void **state) {
     Task t = parsed(reader(40), CORE, "{\"context\":\"q \",\"choices\":[\"xya\",\"xybc\"],\"gold\":0,\"delimiter\":\" \"}");
     assert_string_equal(t.name, "mine");
     assert_true(t.is_core && t.by_tokens && t.baseline == 0.25);
-    /* CORE does not score the tokens with which all choices begin, and counts lengths in tokens */
+    /* CORE, the benchmark of nanochat, scores only the tokens after those with which all choices begin. It counts
+     * lengths in tokens, not characters. */
     assert_text(&t, 0, 0, "\nq  xya", 1, 1);
     assert_text(&t, 0, 1, "\nq  xybc", 2, 2);
     task_free(&t);
@@ -116,7 +117,8 @@ static void long_texts_lose_their_beginning(void **state) {
     assert_int_equal(t.cut, 2);
     task_free(&t);
     t = parsed(reader(5), CORE, line);
-    assert_text(&t, 0, 0, "ghxyz", 2, 2);               /* with CORE one token less is kept, as nanochat does */
+    /* Tasks of nanochat's CORE keep as many tokens as the model has positions, here 5. Other tasks keep one more. */
+    assert_text(&t, 0, 0, "ghxyz", 2, 2);
     task_free(&t);
     t = parsed(reader(3), NULL, line);
     assert_text(&t, 0, 0, "hxyz", 3, 3);

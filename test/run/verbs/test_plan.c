@@ -133,7 +133,7 @@ static void largest_micro_batch(void **state) {
     }
 }
 
-/* Asserts that a model and its optimizer fill arenas of the planned sizes exactly. */
+/* Asserts that a model and its optimizer fill memory arenas of the planned sizes exactly. */
 static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
     Plan   p = plan_make(c, act, ranks_of(ranks));
     ModelSpec spec = config_model_spec(c, act, ranks, 0, NULL);
@@ -261,7 +261,8 @@ static void fail_for_memory(void *code) {
     error_set_memory_advice("the table\n");
     (fail)(*(int *)code, "no memory for a test");
 }
-/* A run that ends for lack of memory prints the advice. A run that ends for another cause does not. */
+/* A program that ends for lack of memory prints the advice set by error_set_memory_advice, then the fault. One that
+ * ends for another cause prints only the fault. */
 static void a_lack_of_memory_is_told_with_the_advice(void **state) {
     (void)state;
     int   memory = EXIT_MEMORY, data = EXIT_DATA;

@@ -67,8 +67,8 @@ static char *text_of(Writer *m, const char *prompt, SamplePlan plan) {
     return strdup(page.text);
 }
 
-/* Samples like sample_stream, but keeps no keys and values: it computes all tokens of the window anew for each
- * token. */
+/* Appends `tokens` ids, each the most likely one, to the first `count` of ids. No keys and values are kept, so each id
+ * needs a forward pass over the whole window. A full window loses its first half. */
 static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
     int64_t vocab = m->model->gpt.shape.vocab_size;
     float  *logits = malloc(sizeof *logits * (size_t)vocab);
@@ -85,7 +85,7 @@ static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
 }
 
 /* Samples more than two windows of 37 tokens, once with kept keys and values and once by computing whole windows. Both
- * must give the text of greedy_ids. */
+ * texts must be that of greedy_ids, which always computes whole windows. */
 static void text_follows_the_model(void **state) {
     (void)state;
     enum { TOKENS = 100 };
