@@ -125,7 +125,7 @@ static void check_extremes(Activation kind, DType act) {
     Stage  s = stage_create(0);
     Tensor x = stage_tensor(&s, act, 2, 1, EXTREMES + 1), y = stage_copy(&s, x), dx = stage_copy(&s, x);
     Tensor one = stage_random(&s, act, 2, 1, EXTREMES + 1, 0, 0, 1);
-    /* x is full of NaN at first. Its last element stays NaN, which is tested as an argument, too. */
+    /* x is full of NaN at first. Its last element stays NaN, so NaN is tested as an argument. */
     for (int i = 0; i < EXTREMES; i++) tensor_set(x, i, (float)X_OF[i]);
     activation_forward(&s.stream, kind, y, x);
     activation_backward(&s.stream, kind, dx, tensor_none(), one, x);

@@ -180,7 +180,7 @@ static void test_both_ways(void **state) {
                 ops_queue(o);
                 ops_check(o);
                 assert_true(forcings >= 1 || matmul_algorithms.count == 0);
-                /* cuBLASLt may lack an epilogue for a type of this GPU; then the separate kernel is used although the
+                /* cuBLASLt may lack an epilogue for a type on this GPU; then a separate kernel is used although the
                  * epilogue was forced */
                 for (int a = 0; a < forcings; a++)
                     if (stage_is_slow() || !fused)

@@ -106,7 +106,7 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     /* A second run must overwrite the results of the first with equal bits. The emulator is slow, so there forward runs
      * once. */
     if (!stage_is_slow()) attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
-    /* this time backward gets delta instead of computing it, and adds column sums to dbias */
+    /* this time backward gets delta (the row sums of dy * y) instead of computing it, and adds column sums to dbias */
     int has_bias = attention_backward(&s.stream, dqkv, dbias, dy, y, lse, delta, qkv, tensor_none(), h);
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
@@ -169,7 +169,8 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
         tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * columns + C + i % wide, (float)sums[i]);
     }
     AttentionBounds b = attention_bounds(T, h, 1.0, 1.0);
-    /* each rank's share of the gradient is rounded too; the errors of the shares are independent */
+    /* each rank rounds its share of the gradient, which adds one rounding to the bound; the errors of the shares are
+     * independent */
     b.dv.roundings++, b.dqk.roundings++;
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     stage_destroy(&s);
@@ -240,8 +241,8 @@ static void test_shapes(void **state) {
 }
 
 /* A GPU of compute capability 9.0 has kernels of its own for heads of 64 and 128 channels, which compute 128 rows at
- * once. Tests lengths around multiples of 128, a length that gives a block several items, and chunks of context ranks
- * of half of 128. */
+ * once. Tests lengths around multiples of 128, a case in which a thread block computes several work items, and
+ * context ranks whose chunks have 64 rows. */
 static void test_whole_tiles(void **state) {
     (void)state;
     static const struct { int64_t B, T; HeadShape h; } cases[] = {

@@ -116,7 +116,7 @@ static void test_shapes(void **state) {
         }
 }
 
-/* A rank may have none of the heads; then nothing is written. */
+/* A tensor rank may have no heads of a kind. Then the ops must write nothing. */
 static void test_no_heads(void **state) {
     (void)state;
     enum { N = 3, D = 8 };
