@@ -163,8 +163,8 @@ static void create(Job *j, Grid g, int ranks) {
     ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
-/* Returns this rank's next micro-batch. Micro-batch k of a step has sequences k B to k B + B - 1 of its SEQUENCES. Each
- * data rank takes several consecutive micro-batches. */
+/* Returns this rank's next micro-batch of B sequences. Micro-batch k of a step has sequences k B to k B + B - 1 of
+ * the SEQUENCES of the step. Each data rank takes several consecutive micro-batches. */
 static Batch next_batch(void *job) {
     Job        *j = (Job *)job;
     int64_t     B = j->grid.of[SEQUENCES_AT_ONCE], own = T / j->grid.of[CONTEXT],
@@ -186,8 +186,8 @@ static Batch next_batch(void *job) {
 
 typedef struct { double loss, norm, gradient, weight; uint64_t bits; } Errors;
 
-/* Trains on a grid and returns the largest relative errors. The last weights are compared only if steps is STEPS,
- * because PyTorch's weights were recorded after STEPS steps. */
+/* Trains on grid g of ranks and returns the largest relative errors. The last weights are compared only if steps is
+ * STEPS, because PyTorch's weights were recorded after STEPS steps. */
 static Errors train(Grid g, int ranks, int steps) {
     Job    j;
     Errors e = {0};

@@ -81,7 +81,8 @@ static void compare_widths(int arch, const OptimizerKind *optimizer, int64_t wid
 
 static void test_widths(void **state) {
     (void)state;
-    if (stage_is_slow()) return; /* skipped on the slow emulator, because the result does not depend on the backend */
+    /* skipped on the slow emulator of a GPU, because the result does not depend on the backend */
+    if (stage_is_slow()) return;
     compare_widths(ARCH_GPT2, &OPTIMIZER_ADAMW, 512, 0);
     compare_widths(ARCH_LLAMA, &OPTIMIZER_ADAMW, 256, 0);
     compare_widths(ARCH_GPT2, &OPTIMIZER_ADAMW, 256, 1);
@@ -129,5 +130,6 @@ static int tests(void) {
     return cmocka_run_group_tests_name("mup_widths", all, NULL, NULL);
 }
 
-/* runs once, without stage_main, because other numbers of threads and instruction sets compute the same */
+/* runs once instead of through stage_main, which repeats tests for each instruction set and number of threads: here
+ * the result is the same */
 int main(void) { return tests(); }
