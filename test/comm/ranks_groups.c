@@ -21,8 +21,8 @@ static int color_of(int split, int rank, int W) {
 }
 static int key_of(int split, int rank, int W) { return split == 3 ? W - rank : 0; }
 
-/* Writes the ranks of this rank's group to `member`, in order of key, then of rank, which is the definition of a group.
- * Returns their number. */
+/* Writes the ranks of this rank's group to `member`, in order of key, then of rank. This is the definition of a
+ * group. Returns the number of ranks. */
 static int members_of(int split, int *member) {
     int W = comm_size(world), mine = color_of(split, comm_rank(world), W), count = 0;
     for (int i = 0; i < W; i++) {
@@ -195,9 +195,9 @@ static void waits_move_every_group(void **state) {
     comm_free(half.c), comm_free(all.c);
 }
 
-/* Checks the numbers by which shards wait for collectives. After first = comm_next(group), the group's k-th gather has
- * number first + k, although another group starts collectives before and in between. That group was used earlier, so
- * its numbers are higher. */
+/* Checks the numbers of collectives, by which training waits for the gathers of weights. After first =
+ * comm_next(group), the group's k-th gather has number first + k, although another group starts collectives before
+ * and in between. The other group was used earlier, so its numbers are higher. */
 static void numbers_are_the_groups(void **state) {
     (void)state;
     for (int kind = COMM_RING, last = last_kind(); kind <= last; kind++) {

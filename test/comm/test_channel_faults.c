@@ -263,7 +263,7 @@ static void openings_with_any_bit_flipped(void **state) {
         carry_opening(&l, (int)bit, all);
         assert_int_equal(next_frame(l.server, &h, &payload), -1);
         assert_false(channel_is_open(l.server));
-        /* if a later message is damaged, the client has already accepted the server */
+        /* only if the first message is damaged, the client never accepts the server */
         if (bit < 8 * hello) assert_false(channel_is_open(l.client));
         line_free(&l);
     }

@@ -67,8 +67,8 @@ static void headers_out_of_range_are_refused(void **state) {
     REFUSED(payload_bytes, 47);
     REFUSED(payload_bytes, FRAME_PAYLOAD_LIMIT + 1);
     h = (FrameHeader){.kind = 1, .type = FRAME_BYTES, .elems = INT64_MAX, .payload_bytes = FRAME_PAYLOAD_LIMIT};
-    /* allowed: FRAME_BYTES carries no values, so `elems` need not agree with the length (a GET names what it
-     * requests) */
+    /* allowed: FRAME_BYTES carries no values, so `elems` need not agree with the length. A request (GET) uses it for
+     * the number of values that it wants. */
     assert_true(parses_as(h, INT64_MAX));
     h.payload_bytes++;
     assert_false(parses_as(h, INT64_MAX));
