@@ -127,8 +127,8 @@ static void fill_all(Bench *b) {
 
 #define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
 OP(copy, cast_forward(s, b->to, b->from))
-/* Copies as many bytes as the operation moves with which it is compared. If the operation's data fits in the cache, so
- * does the copy's. */
+/* copy_like copies as many bytes as the operation moves with which it is compared. If the operation's data fits in
+ * the cache, so does the copy's. */
 OP(copy_like, cast_forward(s, tensor_slice(b->to, 0, b->like), tensor_slice(b->from, 0, b->like)))
 OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, tensor_none(), WHOLE_SEQUENCE))
 OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, tensor_none(), WHOLE_SEQUENCE))
