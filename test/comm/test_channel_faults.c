@@ -345,7 +345,7 @@ static void other_protocols(void **state) {
     line_free(&l);
 }
 
-/* Milliseconds that the test adds to the monotonic clock, and to the other clocks. */
+/* ahead_ms: milliseconds that the test adds to the monotonic clock; jump_ms: those that it adds to the other clocks. */
 static double ahead_ms, jump_ms;
 int __real_clock_gettime(clockid_t clock, struct timespec *t);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t);

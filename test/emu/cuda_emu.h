@@ -110,7 +110,8 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
  * and may not end. */
 void await_kernels();
 
-/* Return shared memory for one object per key and block, with guard bytes around it that no kernel may touch. */
+/* smem_static returns the shared memory of the object `key` in the current block, smem_dynamic the block's dynamic
+ * shared memory. Each has guard bytes around it that no kernel may touch. */
 void *smem_static(const void *key, size_t bytes, size_t align);
 void *smem_dynamic(size_t align);
 

@@ -230,7 +230,7 @@ static void test_shapes(void **state) {
             HeadShape h = {shapes[i][2], shapes[i][3], shapes[i][4]};
             /* a GPU has no kernels for heads of more than 128 channels */
             if (h.size > 128 && stage_act_types() == 3) continue;
-            /* left out on the slow emulator: T = 130 has three tiles already */
+            /* T = 257 in fp32 is left out on the slow emulator, because T = 130 already has three tiles */
             if (stage_is_slow() && ACT_TYPES[t] == F32 && shapes[i][1] == 257) continue;
             for (int spread = 1; spread <= 3; spread += 2) {
                 /* the slow emulator runs each shape with one of the two sizes of values */
@@ -270,7 +270,7 @@ static void asked_before(char *kept) {
     free(kept);
 }
 
-/* Tests the portable kernels, which other GPUs than Hopper use for these heads. */
+/* Tests the portable attention kernels for heads of 64 and 128 channels. GPUs that are not Hopper use them. */
 static void test_portable(void **state) {
     (void)state;
     char *before = ask("portable");
@@ -282,7 +282,7 @@ static void test_portable(void **state) {
     asked_before(before);
 }
 
-/* FLOPs that wgmma has computed so far, on the emulator */
+/* Returns the FLOPs that all wgmma instructions have computed so far. Only the emulator has this function. */
 double emu_products(void) __attribute__((weak));
 
 /* Returns the FLOPs of a backward pass with five products for each tile of 128 keys by 64 queries. A tile is computed

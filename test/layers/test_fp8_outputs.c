@@ -29,8 +29,8 @@ static Tensor input(Case *k, int64_t rows, int64_t columns, uint64_t seed, doubl
     return x;
 }
 
-/* Checks the codes of an output in both orders, the recorded maximum, and how many values were too large or vanished.
- * On the CPU `codes` stores the values of the codes, in one order. */
+/* Checks the 8-bit codes of an output, in its own order and transposed, the recorded maximum, and how many values
+ * were too large or vanished. On the CPU `codes` stores the values of the codes as bf16, not transposed. */
 static void assert_codes(Case *k) {
     DType   type = k->codes.type;
     int64_t R = k->plain.dim[0], C = k->plain.dim[1];

@@ -79,7 +79,8 @@ static double term_size(const double *rstd, const double *dy, const double *w, i
     return sqrt(square / (double)(rows * D));
 }
 
-/* Computes the gradient with dx in a tensor of another width, and with dx equal to dy. Both have the same bits. */
+/* Computes the gradient twice. First dx is a tensor of another width than dy, then dx overwrites dy. Both must have
+ * the same bits. */
 static void compare_backward(DType act, Shape k) {
     Stage   s = stage_create(STAGE_SCRATCH);
     int64_t rows = k.N * k.heads, end = k.first + k.heads * k.D;

@@ -1,11 +1,12 @@
-/* test_mup_widths.c - the coordinate check of µP (arXiv:2203.03466, appendix D.1). After a few steps the stream and the
- * logits have changed by as much at width 512 as at 64. Without µP the change grows with the width. */
+/* test_mup_widths.c - the coordinate check of µP (arXiv:2203.03466, appendix D.1). After a few steps the residual
+ * stream and the logits have changed by as much at width 512 as at 64. Without µP the change grows with the width. */
 #include "test/ref/test.h"
 
 #include "model/model.h"
 
 enum { L = 2, V = 64, B = 4, T = 16, N = B * T, STEPS = 4, NARROW = 64, HEAD = 16 };
-/* mean |after - before| over all elements of the residual stream, and of the logits; training lies between */
+/* mean |after - before| of the elements of the residual stream, and of the logits, before and after some training
+ * steps */
 typedef struct { double stream, logits; } Change;
 
 static ModelShape shape_of(int arch, int64_t width, int is_mup, int has_wide_heads) {
