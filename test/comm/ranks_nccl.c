@@ -25,7 +25,7 @@ static void gathers(const Tensor *x, int count, GatherOrder order) {
     nccl_join_end(world);
 }
 
-/* Each rank gives r + 1. The stream fills a bucket, sums it over the ranks, gathers the sums and reads them, while the
+/* Rank r gives r + 1. The stream fills a bucket, sums it over the ranks, gathers the sums and reads them, while the
  * host does not wait in between. */
 static void order_is_the_streams(void **state) {
     (void)state;

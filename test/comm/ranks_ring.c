@@ -190,7 +190,7 @@ static void sends_are_posted_at_start(void **state) {
     else {
         EXPECT_ON_ALL(count == 3 && trace[0].sequence == (known ? before.sequence + 1 : 0) &&
                       trace[2].sequence == trace[0].sequence + 2);
-        /* not on a GPU, where the bytes are copied to the host before they are sent */
+        /* not checked on a GPU, where the bytes are copied to the host before they are sent */
         for (int k = 0; k < 2 && (on_cpu() || emulated()); k++)
             EXPECT_ON_ALL(trace[k].start_ms > 0 && trace[k].first_send_ms >= trace[k].start_ms);
         do {

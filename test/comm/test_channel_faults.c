@@ -68,7 +68,7 @@ static void a_frame_cut_at_every_byte(void **state) {
         length = sent_frame(&l, "{}", bytes);
         line_write(l.at_server, bytes, cut);
         line_cut(&l.at_server);
-        /* the whole frame has arrived, so it must be returned; of a cut one nothing is returned */
+        /* a whole frame must be returned before the error; of a frame that is cut nothing is returned */
         if (cut == length) assert_next(&l, "{}");
         assert_broken(&l, EXIT_PEER, cut == 0 || cut == length ? "closed the connection" : "within a frame");
         line_free(&l);
@@ -317,7 +317,7 @@ static void other_protocols(void **state) {
         Line l = line_make(&KEY, &KEY);
         line_write(l.at_server, bytes, sent);
         assert_broken(&l, EXIT_CONFIG, "speaks protocol 2, this program protocol 3");
-        line_read(l.at_server, bytes, 8); /* the client of protocol 2 gets its refusal in that protocol */
+        line_read(l.at_server, bytes, 8); /* a client of the older protocol 2 gets its refusal in that protocol */
         assert_memory_equal(bytes, "TGO1\3\0\0\0", 8);
         bytes[4] = 2;
         line_free(&l);
@@ -336,7 +336,8 @@ static void other_protocols(void **state) {
         assert_broken(&l, EXIT_PEER, "is no island");
         line_free(&l);
     }
-    l = line_make(&KEY, &KEY); /* a server of protocol 2 reads no TLS, and closes the connection */
+    /* simulates a server of the older protocol 2, which reads no TLS and closes the connection */
+    l = line_make(&KEY, &KEY);
     line_cut(&l.at_client);
     channel_wait(&l.client, 1, -1, 1000);
     assert_int_equal(channel_progress(l.client), -1);

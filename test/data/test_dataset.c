@@ -94,7 +94,8 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     dataset_close(&d);
 }
 
-/* Two sources of equal size are read in different orders, so equal sample numbers seldom come at the same time. */
+/* Checks that two sources of equal size are read in different orders, so that the same sample number seldom comes
+ * from both at the same time. */
 static void sources_have_orders_of_their_own(void **state) {
     (void)state;
     static const char *const globs[] = {"a", "b"};

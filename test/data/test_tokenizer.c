@@ -140,7 +140,7 @@ static void a_tokenizer_is_the_same_in_any_files(void **state) {
     write_file("of_ranks.json", text, bytes);
     free(text);
     assert_true(print_of("of_ranks.json", NULL) == tokenizer_fingerprint(&ranks));
-    /* a file without the merge a + bc always gives the same ids, so its fingerprint is equal */
+    /* a file without the merge a + bc gives the same ids for every text, so its fingerprint is equal */
     assert_true(print_of("without.json", &(Made){.pattern = GPT2, .has_no_end = 1}) == tokenizer_fingerprint(&ranks));
     tokenizer_destroy(&ranks);
 }

@@ -247,7 +247,7 @@ static int tests(void) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    /* a way that the user's environment forces would leave the table empty */
+    /* removes the variable, because a choice that it forces would leave the table of algorithms empty */
     unsetenv("TRAIN_GPT_GEMM");
     return stage_main(argv, tests);
 }

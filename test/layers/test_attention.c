@@ -431,7 +431,8 @@ static void test_rising_scores(void **state) {
         stage_settle();
         for (int64_t i = 0; i < T * D; i++) {
             tensor_set(qkv, i / D * 3 * D + i % D, 1.0f);
-            /* the score grows by 64 x 0.5 / 8 = 4 every 64 keys */
+            /* a score is a sum over 64 channels, divided by sqrt(64) = 8, so it grows by 64 x 0.5 / 8 = 4 every 64
+             * keys */
             tensor_set(qkv, i / D * 3 * D + D + i % D, (float)(i / D / 64) * 0.5f);
         }
         double *y64 = stage_doubles(&s, T * D), *lse64 = stage_doubles(&s, T);

@@ -202,7 +202,7 @@ static void test_activations(void **state) {
 }
 
 /* One warp computes a row of up to 2048 channels and writes 8 bits. Longer rows, and rows with weights that are not
- * aligned, are cast afterwards. */
+ * aligned, are written in 16 bits and cast to 8 bits afterwards. */
 static void test_norms(void **state) {
     (void)state;
     static const int64_t shapes[][2] = {{16, 16}, {48, 272}, {32, 768}, {16, 1040}};

@@ -1,5 +1,6 @@
-/* test_mup.c - µP (model/params.h): the factors of each row; and twenty steps compared with recorded float64 results of
- * PyTorch in the paper's form, where scores and logits have the factors and the weights have none. */
+/* test_mup.c - µP (model/params.h). Tests the factors of each row of the parameter table. Compares twenty steps with
+ * recorded float64 results of PyTorch in the form of µP's paper, where scores and logits have the factors and the
+ * weights have none. */
 #include "test/ref/test.h"
 
 #include "model/params.h"

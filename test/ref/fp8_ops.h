@@ -16,7 +16,8 @@ int    ref_fp8_code(double x, DType type);
 double ref_fp8_scale(double amax, DType type);
 
 typedef struct { int64_t over, vanished; double amax; } RefLost;
-/* Rounds x to y = fp8(s x) / s; NaN where x is not finite. y may be x. Returns the counts of what was lost. */
+/* Rounds x to y = fp8(s x) / s; NaN where x is not finite. y may be x. Returns how many values were too large or
+ * vanished. */
 RefLost ref_fp8_round(double *y, const double *x, int64_t n, double s, DType type);
 
 /* Makes memory for an op's scales: 2^exponent for x, w and dy, with no maximum noted yet and counts of zero. */
