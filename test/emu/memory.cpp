@@ -70,8 +70,8 @@ static void zero_pages(const Allocation &a) {
         fail("mmap of device memory");
 }
 
-/* Protects Allocation.open, the number of kernels and copies that use a large allocation. They may run at once. The
- * last user closes the allocation. */
+/* Protects Allocation.open, the number of kernels and copies that use a large allocation. Kernels and copies may run
+ * at once. The last user closes the allocation. */
 static std::mutex opening;
 static void open_pages(Allocation &a) {
     std::lock_guard<std::mutex> lock(opening);
