@@ -262,8 +262,8 @@ static void any_shape(void **state) {
     comm_free(g.c);
 }
 
-/* A ring of W ranks sums piece p, the part of a bucket that rank p keeps, as ((x[p+1] + x[p+2]) + ...) + x[p]. x[r] is
- * rank r's part. The sum is rounded to the type at each +, with equal bits on every rank. */
+/* Each rank p of a ring of W ranks keeps piece p of a bucket. The sum of piece p is ((x[p+1] + x[p+2]) + ...) +
+ * x[p], where x[r] is the piece on rank r. It is rounded to the type at each +, with equal bits on every rank. */
 static void sixteen_bits_round_once_per_addition(void **state) {
     (void)state;
     static const DType TYPES[] = {BF16, F16};

@@ -118,8 +118,8 @@ static void long_piece(void **state) {
     give_back(x);
 }
 
-/* The sum of piece p, the part of a bucket that rank p keeps, is ((x[p+1] + x[p+2]) + ...) + x[p] in fp32, where x[r]
- * is rank r's part. The order depends only on the number of ranks W, so the bits are the same every time. */
+/* Each rank p keeps piece p of a bucket. The sum of piece p is ((x[p+1] + x[p+2]) + ...) + x[p] in fp32, where x[r]
+ * is the piece on rank r. The order depends only on the number of ranks W, so the bits are the same every time. */
 static void order_of_additions_is_fixed(void **state) {
     (void)state;
     int     W = comm_size(world), r = comm_rank(world);

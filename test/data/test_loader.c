@@ -12,8 +12,8 @@ enum { T = 6 };
 
 static Dataset open_data(void) {
     write_counting_shard("a.bin", 6 * 17 + 1, 0);
-    /* the two files have 37 samples of T = 6 tokens, which is no multiple of the samples of a step, so epochs end
-     * inside of steps */
+    /* the two files have 37 samples of T = 6 tokens: no multiple of the samples of a step, so epochs end inside of
+     * steps */
     write_counting_shard("b.bin", 6 * 20 + 3, 10000);
     static const char *const globs[] = {"?.bin"};
     return dataset_open("data.train", globs, NULL, 1, T, 50000);

@@ -293,9 +293,10 @@ static double five_products(int64_t heads, int64_t T, int64_t D) {
     return tiles * (double)heads * 5 * 2 * 128 * 64 * (double)D;
 }
 
-/* Runs the backward kernel in which one block computes a head, and compares it with the reference and with the kernel
- * of separate blocks for keys and queries. dqkv must have equal bits. every: tokens of a document; 0: no documents. In
- * each sequence documents are 20 tokens shorter than in the one before, so that wrong heads would show. */
+/* Runs the backward kernel in which one block computes a whole head. Compares it with the reference, and with the
+ * kernel that has separate blocks for keys and for queries. dqkv must have equal bits. every: tokens of a document;
+ * 0: no documents. In each sequence documents are 20 tokens shorter than in the one before, so that wrong heads
+ * would show. */
 static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, HeadShape h) {
     int64_t C = h.query * h.size, columns = heads_columns(h);
     Stage   s = stage_create(STAGE_SCRATCH);

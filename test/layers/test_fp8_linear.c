@@ -1,6 +1,6 @@
 /* test_fp8_linear.c - fp8_linear_forward and fp8_linear_backward, with a plain and with a transposed weight matrix.
- * Results are compared with float64 products of operands rounded to 8 bits in float64 (test/ref/fp8_ops.h), and so
- * are the counts of values that were too large or vanished. */
+ * Results are compared with float64 products of operands rounded to 8 bits in float64 (test/ref/fp8_ops.h). The
+ * counts of values that were too large or vanished are compared as well. */
 #include "layers/contracts.h"
 #include "test/ref/fp8_ops.h"
 #include "test/ref/test.h"

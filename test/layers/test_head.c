@@ -28,7 +28,7 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* Asserts the logits. Columns V and above are products with the padding rows of wte, so they are zero. */
+/* Asserts the logits. Columns from V on are products with the padding rows of wte, so they are zero. */
 static void assert_logits(Tensor logits, const double *want, DType act, int64_t C, int64_t V, Stage *s) {
     int64_t n = logits.dim[0], stride = logits.dim[1];
     Tensor  inner = stage_tensor(s, act, 2, n, V);

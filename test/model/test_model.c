@@ -167,8 +167,8 @@ static int64_t products_of(const Ledger *l, int64_t m, int64_t n, int64_t k) {
     return count;
 }
 
-/* With tensor ranks t and ZeRO-3 over Z, every matrix, its gradient and its moments are stored on a t x Z grid, and
- * each product has a t-th of the columns, or of the inner extent: two-dimensional tensor parallelism. */
+/* Tests two-dimensional tensor parallelism: t tensor ranks and ZeRO-3 over Z ranks. Every matrix, its gradient and
+ * its moments are stored on a t x Z grid. Each product has a t-th of the columns, or of the inner extent. */
 static void test_two_dimensions(void **state) {
     (void)state;
     enum { TENSOR = 2, Z = 3, C = 48, L = 3, V = 512, B = 4, T = 40, N = B * T };
