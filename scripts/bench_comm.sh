@@ -4,7 +4,7 @@
 #   scripts/bench_comm.sh [MEGABYTES_AT_MOST]
 set -eu
 . "$(dirname "$0")/env.sh"
-# removed because env.sh sets it only to silence a warning in tests, and a user's run does not have it
+# Removed, because env.sh sets it only to silence a warning in tests, and a training of a user does not have it.
 unset OMPI_MCA_btl_vader_single_copy_mechanism
 export OMP_NUM_THREADS=1
 most=${1:-64}

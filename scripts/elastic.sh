@@ -146,8 +146,8 @@ fit() {
     return "${PIPESTATUS[0]}"
 }
 
-# choose: writes the hostfile of the next start and sets `ranks`. Fails if too few hosts answer. If it fails, gather
-# ends the script at the first start, and waits for hosts at a later one.
+# choose: writes the hostfile of the next start and sets `ranks`. Fails if too few hosts answer. The caller, gather,
+# then ends the script at the first start, or waits for hosts at a later one.
 choose() {
     : >"$work/silent"
     list_hosts >"$work/listed" && answering "$work/listed" /dev/null >"$work/hosts" || return

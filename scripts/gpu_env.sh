@@ -22,7 +22,7 @@ find_cuda() {
     local parts=$PWD/build/cuda-parts wheels place name
     wheels=$(python3 -c 'import importlib.util as u; s = u.find_spec("nvidia"); print(*(s.submodule_search_locations if s else []))' 2>/dev/null)
     rm -rf "$parts"; mkdir -p "$parts/include" "$parts/lib"
-    # links those headers that are in none of the three places where the compiler looks
+    # links those headers that are neither in the toolkit nor in /usr/include or /usr/local/include
     for name in nccl.h nvtx3 cublasLt.h; do
         [ -z "$(folder_with "$name" "$CUDA_HOME/include" /usr/include /usr/local/include)" ] || continue
         # shellcheck disable=SC2086,SC2046

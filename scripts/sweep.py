@@ -297,8 +297,8 @@ class Sweep:
             fcntl.flock(file, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.out}/study.journal.lock")
-            # true once the sweep has begun (self.config then is its copy of the config): the journal belongs to it and
-            # may be repaired
+            # the sweep has begun if self.config is its own copy of the given config; then the journal belongs to the
+            # sweep and may be repaired
             if self.config != self.given:
                 sweep_methods.mend_journal(f"{self.out}/study.journal")
             yield

@@ -29,10 +29,10 @@ int main(int argc, char **argv) {
     Fixture  f;
     Comm    *comm = world_all(world_join((Launch){0}));
     CHECK(saves > 0 && saves <= 1000 && fixture_folder(dir) == 0, "%d saves into a folder in memory", saves);
-    /* bf16, because only then the fp32 masters are apart from the weights */
+    /* bf16, because in fp32 the master weights are the weights themselves */
     fixture_create(&f, comm, dir, BF16, 1, "");
     fixture_fill(&f, 1);
-    /* bytes of the masters, or of the moment m, or of v: each is a third of what the optimizer saves */
+    /* bytes of the fp32 master weights, or of the moment m, or of v: each is a third of what the optimizer saves */
     size_t   bytes = saver_bytes(&f.shards->layout, &OPTIMIZER_ADAMW) / 3;
     char    *to = device_alloc_host(3 * bytes, "a copy"), *elsewhere = device_alloc_host(ELSEWHERE_BYTES, "other memory");
     double  *stall = malloc(sizeof *stall * (size_t)saves), *copy = malloc(sizeof *copy * (size_t)saves);

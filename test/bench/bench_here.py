@@ -143,7 +143,7 @@ def main():
         write_cluster(measured, latency, speed)
         for g in GRIDS:
             plan = json.loads(output([f"{BUILD}/train_gpt", "plan", path, "ranks=2", "cluster=here", "json=true"] + g.split()))
-            ms = min(real[g])  # the fastest of all rounds counts, as for the rates in write_cluster
+            ms = min(real[g])  # the fastest of all rounds counts, as for the measured rates of the machine
             print(json.dumps({"grid": g, "measured_ms": round(ms, 1), "simulated_ms": round(plan["step_ms"], 1), "ratio": round(plan["step_ms"] / ms, 3)}), flush=True)
 
 

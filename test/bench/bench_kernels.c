@@ -52,7 +52,7 @@ static void carve(Bench *b, Arena *a) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         *table[i].t = table[i].columns ? arena_tensor(a, table[i].type, 2, table[i].rows, table[i].columns, 1)
                                        : arena_tensor(a, table[i].type, 1, table[i].rows, 1, 1);
-    /* in fp32 the weights that the model computes with are the masters themselves, as in optimizer.h */
+    /* in fp32 the model computes with the master weights themselves */
     if (act == F32) b->working = b->master;
 }
 
@@ -127,8 +127,8 @@ static void fill_all(Bench *b) {
 
 #define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
 OP(copy, cast_forward(s, b->to, b->from))
-/* Copies as many bytes as the operation moves with which it is compared. If the operation's data fits in the cache, so
- * does the copy's. */
+/* copy_like copies as many bytes as the operation moves with which it is compared. If the operation's data fits in
+ * the cache, so does the copy's. */
 OP(copy_like, cast_forward(s, tensor_slice(b->to, 0, b->like), tensor_slice(b->from, 0, b->like)))
 OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, tensor_none(), WHOLE_SEQUENCE))
 OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, tensor_none(), WHOLE_SEQUENCE))
@@ -203,7 +203,7 @@ static double run_ms(Bench *b, void (*run)(Bench *b), int64_t launches) {
 }
 
 static double median_ms(Bench *b, void (*run)(Bench *b)) {
-    run_ms(b, run, 2); /* not measured, because the first call may choose algorithms */
+    run_ms(b, run, 2); /* two runs are not measured, because the first one may choose algorithms */
     double  once = run_ms(b, run, 3), ms[SAMPLES];
     int64_t launches = once < 10.0 ? (int64_t)ceil(10.0 / fmax(once, 1e-3)) : 1;
     for (int i = 0; i < SAMPLES; i++) ms[i] = run_ms(b, run, launches);

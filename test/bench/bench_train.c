@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
     int64_t  T = n[4], B = n[5];
 
     device_open(0, device_threads());
-    /* read before libraries load more, because device_memory_peak() does not include that either */
+    /* Read before other libraries are loaded, because device_memory_peak() omits the memory that these take. */
     size_t overhead = device_memory().overhead;
     int    on_gpu = strcmp(device_backend(), "cuda") == 0, warm_up = on_gpu ? GPU_WARM_UP : WARM_UP;
     double before = rate_at(precision, 1024, 500.0);

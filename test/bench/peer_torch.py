@@ -128,7 +128,8 @@ def search(options):
             if best and (time.monotonic() > end or slower):
                 break
             if attention != options.attention.split(",")[0] and batch != best[1]:
-                continue  # kinds of attention after the first try only the size that was best
+                # attention kernels after the first are tried only with the micro-batch size that was best so far
+                continue
             failure = ""
             try:
                 ms, memory = measure(options, batch, attention)

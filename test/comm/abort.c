@@ -17,7 +17,7 @@
 
 #include "comm/comm.h"
 
-/* Sets NCCL up as a run does: a communicator over each rank's GPU, with buckets in its memory. */
+/* Sets NCCL up as training does: a communicator over each rank's GPU, with buckets in the GPU's memory. */
 static void use_nccl(Comm *c, const char *how) {
     device_open(world_local_rank(comm_world(c)), 1);
     Stream s = stream_create(256);

@@ -44,7 +44,8 @@ static inline void   give_back(void *x) { device_free_shared(x); }
 #define RUN_ON_RANKS(cases) run_on_ranks(#cases, cases, sizeof(cases) / sizeof *(cases))
 static inline int run_on_ranks(const char *name, const struct CMUnitTest *cases, size_t count) {
     world = world_all(world_join(launch_detect()));
-    /* Only rank 0 prints results. The other ranks lose stdout, not stderr, to which CHECK prints. */
+    /* Only rank 0 prints results. The stdout of the other ranks is discarded, but not their stderr, to which CHECK
+     * prints. */
     if (comm_rank(world) > 0) {
         cmocka_set_message_output(CM_OUTPUT_TAP);
         CHECK(freopen("/dev/null", "w", stdout), "no /dev/null");

@@ -21,8 +21,8 @@ static int color_of(int split, int rank, int W) {
 }
 static int key_of(int split, int rank, int W) { return split == 3 ? W - rank : 0; }
 
-/* Writes the ranks of this rank's group to `member`, in order of key, then of rank, which is the definition of a group.
- * Returns their number. */
+/* Writes the ranks of this rank's group to `member`, in order of key, then of rank. This is the definition of a
+ * group. Returns the number of ranks. */
 static int members_of(int split, int *member) {
     int W = comm_size(world), mine = color_of(split, comm_rank(world), W), count = 0;
     for (int i = 0; i < W; i++) {
@@ -195,9 +195,9 @@ static void waits_move_every_group(void **state) {
     comm_free(half.c), comm_free(all.c);
 }
 
-/* Checks the numbers by which shards wait for collectives. After first = comm_next(group), the group's k-th gather has
- * number first + k, although another group starts collectives before and in between. That group was used earlier, so
- * its numbers are higher. */
+/* Checks the numbers of collectives, by which training waits for the gathers of weights. After first =
+ * comm_next(group), the group's k-th gather has number first + k, although another group starts collectives before
+ * and in between. The other group was used earlier, so its numbers are higher. */
 static void numbers_are_the_groups(void **state) {
     (void)state;
     for (int kind = COMM_RING, last = last_kind(); kind <= last; kind++) {
@@ -262,8 +262,8 @@ static void any_shape(void **state) {
     comm_free(g.c);
 }
 
-/* A ring of W ranks sums piece p, the part of a bucket that rank p keeps, as ((x[p+1] + x[p+2]) + ...) + x[p]. x[r] is
- * rank r's part. The sum is rounded to the type at each +, with equal bits on every rank. */
+/* Each rank p of a ring of W ranks keeps piece p of a bucket. The sum of piece p is ((x[p+1] + x[p+2]) + ...) +
+ * x[p], where x[r] is the piece on rank r. It is rounded to the type at each +, with equal bits on every rank. */
 static void sixteen_bits_round_once_per_addition(void **state) {
     (void)state;
     static const DType TYPES[] = {BF16, F16};

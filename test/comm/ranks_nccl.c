@@ -1,7 +1,7 @@
-/* ranks_nccl.c - properties that only NCCL has: times read from events, order by the stream alone, gathers in groups,
- * and more collectives in flight than their times are kept. One rank is enough, so a machine with one GPU at least
- * proves that the library is there and accepts the calls. comm.h would skip collectives of one rank, so they are
- * started directly. */
+/* ranks_nccl.c - properties that only NCCL has: times read from events, order by the stream alone, gathers in
+ * groups, and more collectives in flight than comm/ keeps times of. One rank is enough, so a machine with one GPU at
+ * least proves that the library is there and accepts the calls. comm.h would skip collectives of one rank, so they
+ * are started directly. */
 #include "comm/internal.h"
 #include "test/comm/ranks.h"
 
@@ -25,7 +25,7 @@ static void gathers(const Tensor *x, int count, GatherOrder order) {
     nccl_join_end(world);
 }
 
-/* Each rank gives r + 1. The stream fills a bucket, sums it over the ranks, gathers the sums and reads them, while the
+/* Rank r gives r + 1. The stream fills a bucket, sums it over the ranks, gathers the sums and reads them, while the
  * host does not wait in between. */
 static void order_is_the_streams(void **state) {
     (void)state;
@@ -37,7 +37,8 @@ static void order_is_the_streams(void **state) {
     Tensor  t = tensor_1d(device_alloc(bytes, "a bucket"), F32, n);
     float  *host = (float *)device_alloc_host(bytes, "a bucket");
     for (int64_t i = 0; i < n; i++) host[i] = (float)(r + 1);
-    for (int round = 0; round < 100; round++) { /* 200 collectives; NCCL keeps the times of fewer */
+    /* 200 collectives in all; times are kept only of the latest ones, which are fewer */
+    for (int round = 0; round < 100; round++) {
         device_zero(&stream, t);
         device_from_host_queued(&stream, t, host);
         start(OP_REDUCE_SCATTER, t);
@@ -94,7 +95,8 @@ static void gathers_in_groups(void **state) {
     for (int64_t i = 0; i < all; i++) host[i] = i % n / PIECE == r ? (float)(10 * (i / n) + r + 1) : -1.0f;
     for (int b = 0; b < BUCKETS; b++) bucket[b] = tensor_slice(t, b * n, n);
     int64_t first = comm_next(world);
-    for (int round = 0; round < 40; round++) { /* 200 collectives; NCCL keeps the times of fewer */
+    /* 200 collectives in all; times are kept only of the latest ones, which are fewer */
+    for (int round = 0; round < 40; round++) {
         device_from_host_queued(&stream, t, host);
         gathers(bucket, FIRST, GATHERS_NOW);
         device_zero(&stream, other);

@@ -118,8 +118,8 @@ static void long_piece(void **state) {
     give_back(x);
 }
 
-/* The sum of piece p, the part of a bucket that rank p keeps, is ((x[p+1] + x[p+2]) + ...) + x[p] in fp32, where x[r]
- * is rank r's part. The order depends only on the number of ranks W, so the bits are the same every time. */
+/* Each rank p keeps piece p of a bucket. The sum of piece p is ((x[p+1] + x[p+2]) + ...) + x[p] in fp32, where x[r]
+ * is the piece on rank r. The order depends only on the number of ranks W, so the bits are the same every time. */
 static void order_of_additions_is_fixed(void **state) {
     (void)state;
     int     W = comm_size(world), r = comm_rank(world);
@@ -190,7 +190,7 @@ static void sends_are_posted_at_start(void **state) {
     else {
         EXPECT_ON_ALL(count == 3 && trace[0].sequence == (known ? before.sequence + 1 : 0) &&
                       trace[2].sequence == trace[0].sequence + 2);
-        /* not on a GPU, where the bytes are copied to the host before they are sent */
+        /* not checked on a GPU, where the bytes are copied to the host before they are sent */
         for (int k = 0; k < 2 && (on_cpu() || emulated()); k++)
             EXPECT_ON_ALL(trace[k].start_ms > 0 && trace[k].first_send_ms >= trace[k].start_ms);
         do {

@@ -106,7 +106,7 @@ static void dead_neighbours_are_seen(void **state) {
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
     *known = stopped;
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_STOPPED);
-    /* The stopped process continues and ends. Until its parent waits for it it is a zombie, which counts as gone. */
+    /* The stopped process continues and ends. Until its parent waits for it, it is a zombie, which counts as gone. */
     kill(stopped, SIGCONT);
     waitid(P_PID, (id_t)stopped, &(siginfo_t){0}, WEXITED | WNOWAIT);
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
@@ -117,8 +117,8 @@ static void dead_neighbours_are_seen(void **state) {
 }
 
 static void count_call(void *calls) { ++*(int64_t *)calls; }
-/* A listener of world_watch is called at once when a collective makes progress, but not each time. A removed listener
- * is not called. */
+/* A listener of world_watch is called soon after a collective makes progress, but not for every step of it. A
+ * removed listener is not called. */
 static void progress_is_told(void **state) {
     (void)state;
     int64_t calls = 0;

@@ -54,7 +54,7 @@ static int last_kind(void) { return comm_owns_device(world, device_id()) ? COMM_
 
 static void the_bits_of_the_definition(void **state) {
     (void)state;
-    /* one rank sends nothing: its nodes are added in model/shards.c, not in comm */
+    /* one rank sends nothing; model/shards.c adds its partial sums, not comm/ */
     if (comm_size(world) == 1) return;
     for (int kind = COMM_RING; kind <= last_kind(); kind++) {
         comm_set_exchanges(world);

@@ -203,7 +203,7 @@ static void a_reader_that_stops_reading(void **state) {
     /* a channel with too many unsent bytes is not broken; the caller decides how long to wait */
     assert_int_equal(channel_progress(server), 0);
     assert_false(channel_has_space(server));
-    /* channel_queue, for short messages, accepts more than CHANNEL_OUT_BYTES */
+    /* channel_queue, which is for short messages, accepts bytes beyond the limit CHANNEL_OUT_BYTES */
     while (channel_unsent(server) <= CHANNEL_OUT_BYTES) {
         channel_queue(server, bytes_frame(BYTES - (size_t)sent), x);
         sent++;
@@ -366,7 +366,7 @@ static void addresses_that_are_none(void **state) {
         assert_non_null(strstr(fault.text, bad[i]));
         assert_non_null(strstr(fault.text, "is no address"));
     }
-    /* addresses, although this machine may have none of them */
+    /* valid addresses, although this machine may have none of them */
     static const char *const good[] = {"localhost.localdomain:0", "10.0.0.1:1", "[2001:db8::1]:65535", "localhost:0"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         int fd = channel_listen(good[i], &fault);

@@ -68,7 +68,7 @@ static void a_frame_cut_at_every_byte(void **state) {
         length = sent_frame(&l, "{}", bytes);
         line_write(l.at_server, bytes, cut);
         line_cut(&l.at_server);
-        /* the whole frame has arrived, so it must be returned; of a cut one nothing is returned */
+        /* a whole frame must be returned before the error; of a frame that is cut nothing is returned */
         if (cut == length) assert_next(&l, "{}");
         assert_broken(&l, EXIT_PEER, cut == 0 || cut == length ? "closed the connection" : "within a frame");
         line_free(&l);
@@ -263,7 +263,7 @@ static void openings_with_any_bit_flipped(void **state) {
         carry_opening(&l, (int)bit, all);
         assert_int_equal(next_frame(l.server, &h, &payload), -1);
         assert_false(channel_is_open(l.server));
-        /* if a later message is damaged, the client has already accepted the server */
+        /* only if the first message is damaged, the client never accepts the server */
         if (bit < 8 * hello) assert_false(channel_is_open(l.client));
         line_free(&l);
     }
@@ -317,7 +317,7 @@ static void other_protocols(void **state) {
         Line l = line_make(&KEY, &KEY);
         line_write(l.at_server, bytes, sent);
         assert_broken(&l, EXIT_CONFIG, "speaks protocol 2, this program protocol 3");
-        line_read(l.at_server, bytes, 8); /* the client of protocol 2 gets its refusal in that protocol */
+        line_read(l.at_server, bytes, 8); /* a client of the older protocol 2 gets its refusal in that protocol */
         assert_memory_equal(bytes, "TGO1\3\0\0\0", 8);
         bytes[4] = 2;
         line_free(&l);
@@ -336,7 +336,8 @@ static void other_protocols(void **state) {
         assert_broken(&l, EXIT_PEER, "is no island");
         line_free(&l);
     }
-    l = line_make(&KEY, &KEY); /* a server of protocol 2 reads no TLS, and closes the connection */
+    /* simulates a server of the older protocol 2, which reads no TLS and closes the connection */
+    l = line_make(&KEY, &KEY);
     line_cut(&l.at_client);
     channel_wait(&l.client, 1, -1, 1000);
     assert_int_equal(channel_progress(l.client), -1);
@@ -345,7 +346,7 @@ static void other_protocols(void **state) {
     line_free(&l);
 }
 
-/* Milliseconds that the test adds to the monotonic clock, and to the other clocks. */
+/* ahead_ms: milliseconds that the test adds to the monotonic clock; jump_ms: those that it adds to the other clocks. */
 static double ahead_ms, jump_ms;
 int __real_clock_gettime(clockid_t clock, struct timespec *t);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t);

@@ -54,7 +54,8 @@ static void headers_out_of_range_are_refused(void **state) {
     (void)state;
     FrameHeader h = SAMPLE;
     assert_true(parses_as(h, 1024));
-    assert_false(parses_as(h, 1023)); /* refused: the values would reach beyond the end of the model */
+    /* refused: the values of this frame would reach beyond the end of a model of 1023 values */
+    assert_false(parses_as(h, 1023));
 #define REFUSED(field, value) (h = SAMPLE, h.field = (value), assert_false(parses_as(h, INT64_MAX)))
     REFUSED(kind, 0);
     REFUSED(type, FRAME_TYPES);
@@ -67,8 +68,8 @@ static void headers_out_of_range_are_refused(void **state) {
     REFUSED(payload_bytes, 47);
     REFUSED(payload_bytes, FRAME_PAYLOAD_LIMIT + 1);
     h = (FrameHeader){.kind = 1, .type = FRAME_BYTES, .elems = INT64_MAX, .payload_bytes = FRAME_PAYLOAD_LIMIT};
-    /* allowed: FRAME_BYTES carries no values, so `elems` need not agree with the length (a GET names what it
-     * requests) */
+    /* allowed: FRAME_BYTES carries no values, so `elems` need not agree with the length. A request (GET) uses it for
+     * the number of values that it wants. */
     assert_true(parses_as(h, INT64_MAX));
     h.payload_bytes++;
     assert_false(parses_as(h, INT64_MAX));

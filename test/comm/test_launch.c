@@ -118,7 +118,7 @@ static const Advice ONE_CORE[] = {
 
 static void start_alone(void *core) {
     if (core) sched_setaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)core);
-    launch_explain_alone(); /* called by subcommands; it must not advise about unused tasks of the job */
+    launch_explain_alone(); /* subcommands call this function; it must not advise about unused tasks of the job */
     launch_explain_tasks();
     Comm *c = world_all(world_join(launch_detect()));
     world_threads(comm_world(c));

@@ -57,7 +57,8 @@ machine; root; deps build smoke; status=$?
 expect "root: installed, and silent the next time" eval '[ $status -eq 0 ] && grep -q "install .* libdnnl-dev" "$WORK/calls"'
 machine $LIBRARIES openmpi-bin; deps build; status=$?
 expect "all of it there: nothing is said, nothing called" [ $status -eq 0 -a ! -s "$WORK/out" -a ! -s "$WORK/calls" ]
-# Libraries from environment modules or conda link, but dpkg does not know them. deps.sh must not ask for them.
+# A program can link with libraries from environment modules or conda, which dpkg does not know. deps.sh must not ask
+# for them.
 stand_in dpkg-query <<< 'exit 1'; deps build; status=$?
 expect "libraries that apt does not know" [ $status -eq 0 -a ! -s "$WORK/out" ]
 machine ${LIBRARIES/libopenmpi-dev/} theirs

@@ -20,7 +20,7 @@ typedef struct { uint8_t up[BYTES], down[BYTES]; } Paper;
 
 static void paper_add(Paper *p, double x, int64_t times) {
     int      exponent;
-    uint64_t whole = (uint64_t)ldexp(frexp(fabs(x), &exponent), 53); /* x = whole * 2^(exponent - 53) */
+    uint64_t whole = (uint64_t)ldexp(frexp(fabs(x), &exponent), 53); /* |x| = whole * 2^(exponent - 53) */
     int      place = exponent - 53 + 1075, cut = place < 0 ? -place : 0;
     /* a subnormal number has fewer than 53 bits, so the bits that are cut off are zero */
     assert_true(cut == 0 || (whole & ((1ull << cut) - 1)) == 0);
@@ -117,7 +117,7 @@ static void known_sums(void **state) {
     /* the sum lies between two doubles; the one with an even last bit is returned */
     assert_true(VALUE_OF(1.0, 0x1p-53) == 1.0);
     assert_true(VALUE_OF(1.0 + 0x1p-52, 0x1p-53) == 1.0 + 0x1p-51);
-    /* adding or subtracting the smallest double decides between the two */
+    /* adding or subtracting the smallest double decides which of the two nearest doubles is returned */
     assert_true(VALUE_OF(1.0, 0x1p-53, 0x1p-1074) == 1.0 + 0x1p-52);
     assert_true(VALUE_OF(1.0, 0x1p-53, -0x1p-1074) == 1.0);
     assert_true(VALUE_OF(0x1.fffffffffffffp1023, 0x1.fffffffffffffp1023) == INFINITY);

@@ -16,7 +16,7 @@ static void test_ends(void **state) {
     }
 }
 
-/* Tests the scale that is chosen for each finite bf16 value as the largest magnitude. */
+/* Tests the scale of a tensor. Its largest absolute value is each finite bf16 number in turn. */
 static void test_scales(void **state) {
     (void)state;
     for (int t = 0; t < COUNT(TYPES); t++) {

@@ -90,7 +90,7 @@ static void writes_do_not_follow_links(void **state) {
     assert_int_equal(io_open("link", IO_APPEND), -ELOOP);
     assert_int_equal(io_open("link", IO_SHARED), -ELOOP);
     assert_holds("real", "old");
-    assert_holds("link", "old"); /* reading a link is allowed */
+    assert_holds("link", "old"); /* reading a file through a symbolic link is allowed */
 }
 
 static void short_and_interrupted_calls_continue(void **state) {

@@ -230,7 +230,7 @@ static void cuts_change_no_id(void **state) {
     }
 }
 
-/* Tests which tokens a tokenizer file puts before each text, and which parts of the file are not used and reported. */
+/* Tests which tokens a tokenizer file puts before each text, and which parts of the file are reported as not used. */
 static void begin_tokens_are_read(void **state) {
     (void)state;
     static const struct { const char *post; int32_t begin[2], begins; const char *note;

@@ -20,10 +20,12 @@ static Dataset open_globs(int64_t seq_len, int count, ...) {
 static void samples_are_numbered_shard_after_shard(void **state) {
     (void)state;
     enum { T = 8 };
-    /* this file has no sample: 8 tokens are only 7 pairs of input and target */
+    /* 8 tokens are no sample of T = 8: the targets need one token more */
     write_counting_shard("s_2.bin", 8, 2000);
-    write_counting_shard("s_10.bin", 17, 1000); /* 2 samples, which end exactly at the end of the file */
-    write_counting_shard("s_3.bin", 30, 3000);  /* 3 samples, and tokens after the last one */
+    /* 17 tokens: 2 samples of T = 8 tokens, and the last target, which ends the file */
+    write_counting_shard("s_10.bin", 17, 1000);
+    /* 30 tokens: 3 samples of T = 8 tokens, the last target, and 5 tokens that are not used */
+    write_counting_shard("s_3.bin", 30, 3000);
     static const uint16_t raw[9] = {40, 41, 42, 43, 44, 45, 46, 47, 48};
     write_file("raw", raw, sizeof raw); /* 1 */
     Dataset d = open_globs(T, 2, "s_*.bin", "raw");
@@ -73,10 +75,12 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     for (int shuffle = 0; shuffle <= 1; shuffle++) {
         int seen[9] = {0};
         for (int64_t g = 0; g < 24; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
-        /* 24 samples of the first stage: 18 from source a, which is three epochs, and 6 from b, two epochs */
+        /* the first stage has 24 samples: 18 from source a, three epochs of its 6 samples, and 6 from b, two epochs
+         * of its 3 */
         for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 3 : 2);
         for (int64_t g = 24; g < 30; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
-        /* the next 6 samples, of the second stage, are the fourth epoch of source a */
+        /* the next 6 samples belong to the second stage, which reads source a alone: the fourth epoch of its 6
+         * samples */
         for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 4 : 2);
     }
     int64_t tokens[BLEND_SOURCES];
@@ -90,7 +94,8 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     dataset_close(&d);
 }
 
-/* Two sources of equal size are read in different orders, so equal sample numbers seldom come at the same time. */
+/* Checks that two sources of equal size are read in different orders, so that the same sample number seldom comes
+ * from both at the same time. */
 static void sources_have_orders_of_their_own(void **state) {
     (void)state;
     static const char *const globs[] = {"a", "b"};

@@ -63,8 +63,8 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a.parquet", .content = "<html>not found</html>\n", .fault = "a.parquet is no parquet file"},
         {.name = "a.parquet", .content = "words\n", FORMAT(TEXT), .text = "(words\n>"},
         {.name = "a", .content = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n", .fault = "is a pointer of Git LFS"},
-        /* without keys of the user and without a telling name, the file's first lines decide whether it is read as
-         * rows */
+        /* if the user sets no option and the file's name tells nothing, the first lines decide whether the file is
+         * read as rows of JSON */
         {.name = "a", .content = "\n\r\n \t\n" ROWS, .text = "<a><b>"},
         {.name = "a", .content = "\xef\xbb\xbf" ROWS, .text = "<a><b>"},
         {.name = "a", .content = "\xef\xbb\xbf\n  " ROWS, .text = "<a><b>"},

@@ -145,7 +145,7 @@ static void many_fields(void **state) {
     assert_non_null(strstr(fault, "give field=NAME of the text"));
 }
 
-/* A row without a string offers no field=NAME, because no name would help. */
+/* If no field of a row is a string, the message proposes no field=NAME, because no name would help. */
 static void fields_without_a_string(void **state) {
     (void)state;
     char       out[10], fault[JSON_LINE_FAULT_CHARS];

@@ -1,5 +1,5 @@
-/* test_loader.c - the loader returns exactly the samples that are due. This holds for any number of ranks and any
- * micro-batch, however far its thread has read ahead. */
+/* test_loader.c - the loader returns exactly the samples that belong to a step, in order. This holds for any number
+ * of ranks and any micro-batch, however far its thread has read ahead. */
 #include "data/loader.h"
 
 #include <omp.h>
@@ -12,14 +12,15 @@ enum { T = 6 };
 
 static Dataset open_data(void) {
     write_counting_shard("a.bin", 6 * 17 + 1, 0);
-    /* 37 samples together, which is no multiple of the samples of a step, so epochs end inside of steps */
+    /* the two files have 37 samples of T = 6 tokens: no multiple of the samples of a step, so epochs end inside of
+     * steps */
     write_counting_shard("b.bin", 6 * 20 + 3, 10000);
     static const char *const globs[] = {"?.bin"};
     return dataset_open("data.train", globs, NULL, 1, T, 50000);
 }
 
-/* Reads `steps` steps from a loader. Each row of a batch must be the sample that is due. With context ranks it must be
- * this rank's part of that sample. */
+/* Reads `steps` steps from a loader. Each row of a batch must be the sample that comes next in order. With context
+ * ranks it must be this rank's part of that sample. */
 static void assert_steps(Loader *l, const Dataset *d, LoaderPlan plan, int steps) {
     Stream    stream = stream_create(0);
     int64_t   part = plan.step_samples / plan.ranks, own = T / plan.context.ranks;

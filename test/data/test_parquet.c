@@ -431,7 +431,8 @@ static void endless_footers_are_refused(void **state) {
 static void runs_of_every_width(void **state) {
     (void)state;
     for (int width = 0; width <= 32; width++) {
-        uint8_t  data[200] = {3 << 1 | 1}; /* three groups of eight bit-packed values, then a run of five equal ones */
+        /* encodes three groups of eight bit-packed values, and after them a run of five equal values */
+        uint8_t  data[200] = {3 << 1 | 1};
         uint32_t value[24];
         for (int i = 0; i < 24; i++) {
             value[i] = (uint32_t)(2654435761u * (uint32_t)(i + 1)) & (uint32_t)((1ull << width) - 1);

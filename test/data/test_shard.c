@@ -161,7 +161,7 @@ static void wide_text_is_told_from_tokens(void **state) {
     }
     uint16_t ids[4000];
     srand(5);
-    /* accepted: tokens of which any share is small numbers, and files with few tokens */
+    /* accepted: tokens with any share of small numbers, and files with few tokens */
     for (int draw = 0; draw < 500; draw++) {
         int count = draw < 250 ? 4000 : 16 + draw % 64, low = draw % 100;
         for (int i = 0; i < count; i++) ids[i] = (uint16_t)(rand() % 100 < low ? rand() % 700 : rand() % 50257);

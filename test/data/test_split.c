@@ -314,8 +314,8 @@ static void patterns_that_backtrack_end(void **state) {
     (void)state;
     assert_ends(EXIT_DATA, run_away, "(a+)+b", "t.json: the pattern \"(a+)+b\" backtracks without end at byte 0 of the text", NULL);
 }
-/* This pattern hardly backtracks, but takes very long, so only a limit of time can end it. libc runs the function of the timer in a
- * thread that ThreadSanitizer does not know, and its code fails there. */
+/* Skipped under ThreadSanitizer, because libc runs the timer's function in a thread that ThreadSanitizer does not
+ * know. The pattern hardly backtracks, but takes very long, so only a limit of time can end it. */
 static void patterns_that_take_long_end(void **state) {
     (void)state;
 #if defined __has_feature

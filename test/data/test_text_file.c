@@ -218,9 +218,9 @@ static void what_is_no_text_has_a_name(void **state) {
     random[0] = 'x';
     assert_int_equal(kind_of(random, sizeof random, what, sizeof what), TEXT_BINARY);
     memset(text, 'x', sizeof text);
-    text[100] = 0, text[5000] = 1; /* a few control bytes in a text do not make it a program */
+    text[100] = 0, text[5000] = 1; /* a text with a few control bytes is not taken for a program */
     assert_int_equal(kind_of(text, sizeof text, what, sizeof what), TEXT_PLAIN);
-    memset(text, 1, 100); /* text after control bytes does not make a program a text */
+    memset(text, 1, 100); /* a file that begins with 100 control bytes is a program, even if text follows */
     assert_int_equal(kind_of(text, sizeof text, what, sizeof what), TEXT_BINARY);
 }
 

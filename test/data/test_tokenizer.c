@@ -119,7 +119,7 @@ static void a_tokenizer_is_the_same_in_any_files(void **state) {
     write_vocabulary_and_merges();
     assert_true(print_of("vocab.json", NULL) == print);
     assert_true(print_of("again.json", &(Made){.pattern = LIKE_GPT2}) == print);
-    /* takes_whole changes nothing, because merges can make each token */
+    /* encoding whole tokens without merges (ignore_merges) changes nothing here, because merges can make each token */
     assert_true(print_of("whole.json", &(Made){.pattern = GPT2, .takes_whole = 1}) == print);
 
     static const Made others[] = {{.pattern = DIGITS_ONE_BY_ONE}, {.pattern = GPT2, .swaps = 1}, {.pattern = GPT2, .ends_as_text = 1}, {.pattern = GPT2, .lone = 1}};
@@ -140,7 +140,7 @@ static void a_tokenizer_is_the_same_in_any_files(void **state) {
     write_file("of_ranks.json", text, bytes);
     free(text);
     assert_true(print_of("of_ranks.json", NULL) == tokenizer_fingerprint(&ranks));
-    /* a file without the merge a + bc always gives the same ids, so its fingerprint is equal */
+    /* a file without the merge a + bc gives the same ids for every text, so its fingerprint is equal */
     assert_true(print_of("without.json", &(Made){.pattern = GPT2, .has_no_end = 1}) == tokenizer_fingerprint(&ranks));
     tokenizer_destroy(&ranks);
 }

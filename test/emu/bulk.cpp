@@ -15,7 +15,7 @@ namespace emu {
 
 char *async_view(size_t at) {
     if (!engine.here->async) engine.here->async = (char *)malloc(ARENA_BYTES);
-    /* The asynchronous view begins with 0xff in every byte, like shared memory itself: NaN in every type. */
+    /* Fills the asynchronous proxy's view of shared memory with 0xff bytes: NaN in every floating-point type. */
     if (!engine.here->async_used) memset(engine.here->async, 0xff, ARENA_BYTES);
     engine.here->async_used = true;
     return engine.here->async + at;

@@ -71,9 +71,9 @@ struct Instruction {
     uint32_t    bytes;
 };
 struct Site { /* One instruction of the kernel that accesses memory (one code address), as executed by one warp. */
-    /* how often each lane has executed it, and how often all lanes have */
+    /* how often each lane has executed this instruction, and how often all lanes have */
     uint32_t                 begun[WARP_LANES], done;
-    /* executions of it, one an entry; all lanes have made those before `first` */
+    /* the executions of this instruction, one an entry; all lanes have made those before index `first` */
     std::vector<Instruction> open;
     size_t                   first;
     bool                     is_shared;
@@ -150,7 +150,7 @@ void count_access(const void *pointer, size_t n, bool writes, uint32_t at) {
     bool        is_shared = p >= engine.here->arena && p < engine.here->arena + ARENA_BYTES;
     if (!is_shared) {
         const Allocation *a = find_allocation(p);
-        /* not in an allocation, so a constant, or a fault that the race checker reports */
+        /* does not count an address outside of all allocations: a constant, or a fault that the race checker reports */
         if (!a || p + n > a->base + a->bytes) return;
         sums.kernel->moved += first_touches(*a, p, n, writes);
     }

@@ -14,8 +14,8 @@ import os
 import sys
 
 COLUMNS = {"kernel": ["conflicts", "again"], "operation": ["traffic"]}
-# A kernel or operation is reported as worse if one of its ratios is more than this factor above the table's. Ratios are
-# over sums of all shapes that the tests use, so a new test case changes them too.
+# A kernel or operation is reported as worse if one of its ratios is more than this factor times the one in the table.
+# Ratios are over sums of all shapes that the tests use, so a new test case changes them.
 WORSE = 1.1
 
 

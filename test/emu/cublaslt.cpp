@@ -44,8 +44,8 @@ struct Algorithm {
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm travels as 64 bytes");
 
-/* One attribute of a descriptor: its number, the place where its value is stored, and its bytes according to the
- * header. */
+/* One attribute of a descriptor: its number, the place where its value is stored, and its size in bytes as
+ * cublasLt.h states it. */
 struct Attribute {
     int    what;
     void  *at;
@@ -154,7 +154,7 @@ bool fits_wide(const Layout &l, uintptr_t align) {
 }
 
 /* Returns the bytes of workspace that the algorithm needs for this problem. Returns SIZE_MAX if it is not one of the
- * three algorithms, or if its description is damaged. */
+ * emulator's three algorithms, or if its description is damaged. */
 size_t workspace_of(const Algorithm &a, const Problem &p) {
     if (a.tile != TILE || a.stages != STAGES || a.cluster != CLUSTER) return SIZE_MAX;
     if (a.id == WIDE) {

@@ -74,9 +74,9 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
 /* EMU_KERNELS=file: appends a line "name: signature" for every launched kernel, once for each list of argument
  * types. */
 void note_kernel(const char *name, const char *signature);
-/* EMU_COUNTS=file: counts bank conflicts and bytes of each kernel and operation (test/emu/count.cpp). note_op begins an
- * operation whose contract allows `bytes` bytes. Kernels launched from now on belong to it. op NULL: a call that only
- * measures, which counts nothing. */
+/* EMU_COUNTS=file: counts bank conflicts and bytes of each kernel and operation (test/emu/count.cpp). note_op begins
+ * an operation that should move `bytes` bytes. Kernels launched from now on belong to it. It ignores op NULL, a call
+ * that only measures. */
 void note_op(const char *op, double bytes);
 /* counts: 1 if anything is counted. count_whole notes an access that is one instruction on a GPU, although this
  * compiler may split it. */
@@ -110,7 +110,8 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
  * and may not end. */
 void await_kernels();
 
-/* Return shared memory for one object per key and block, with guard bytes around it that no kernel may touch. */
+/* smem_static returns the shared memory of the object `key` in the current block, smem_dynamic the block's dynamic
+ * shared memory. Each has guard bytes around it that no kernel may touch. */
 void *smem_static(const void *key, size_t bytes, size_t align);
 void *smem_dynamic(size_t align);
 
@@ -170,8 +171,8 @@ template <class T, class F> T read_modify_write(T *p, F f) {
     copy_unnoted(p, &now, sizeof(T));
     return old;
 }
-/* is_one_of is true for the types that nvcc's intrinsics with a cache hint accept: numbers and NVIDIA's short
- * vectors. */
+/* is_one_of returns whether T is among the types U. takes_hint returns whether nvcc's loads and stores with a cache
+ * hint accept T: numbers and NVIDIA's short vectors. */
 template <class T, class... U> constexpr bool is_one_of() { return (std::is_same<T, U>::value || ...); }
 template <class T> constexpr bool takes_hint() {
                 return std::is_arithmetic<T>::value ||
@@ -219,8 +220,8 @@ void     cluster_wait(const char *file, int line);
 void     mbarrier_arrive_at(uint64_t *barrier, unsigned rank, const char *file, int line);
 void     set_registers(int n, bool raise, const char *file, int line);
 
-/* a_registers NULL: operand a is the descriptor a. wgmma_wait names the accumulators that it completes, at most three,
- * or NULL. */
+/* a_registers: registers that hold operand A; NULL: the descriptor a gives its place in shared memory. wgmma_wait
+ * gets the accumulators d, e, f of the products that it completes; unused ones are NULL. */
 void wgmma(float *d, int n, MmaType a_type, MmaType b_type, uint64_t a, const uint32_t *a_registers, uint64_t b, int accumulate,
            bool a_transposed, bool b_transposed, const char *file, int line);
 void wgmma_fence();

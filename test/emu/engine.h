@@ -89,8 +89,8 @@ template <class T> using Groups = std::deque<std::vector<T>>;
 
 enum State : uint8_t { READY, WAITING, DONE };
 
-/* One emulated CUDA thread. The fields up to `block` are read at each switch and each block, and fill one cache
- * line. */
+/* One emulated CUDA thread. The fields up to `block` are used at each switch between threads and at the start of
+ * each block. They fill one cache line. */
 struct alignas(64) Fiber {
     void    *stack_pointer, *asan_stack;
     char    *stack;                   /* lowest address of the stack */
@@ -145,8 +145,8 @@ struct Barrier {
     const char          *file;
     int                  line;
     std::vector<Fiber *> waiting;
-    /* Only the address of this field is used: the race checker orders threads that arrive without waiting through
-     * it. */
+    /* Only the address of this field is used. Under it the race checker stores the clocks of threads that arrive
+     * without waiting. */
     char                 arrivals;
 };
 
@@ -185,7 +185,7 @@ struct Launch {
 
 /* A block that runs now, with everything that its threads share. */
 struct Block {
-    char        *arena; /* memory of the block's shared memory */
+    char        *arena; /* emulated shared memory of the block */
     char        *async; /* shared memory as the asynchronous proxy sees it (bulk.cpp) */
     bool         async_used;
     /* bytes of the arena in use; offset of dynamic memory, which is DYNAMIC_AT plus EMU_SHIFT */
@@ -326,8 +326,9 @@ void     race_new_block();
 /* orders all accesses so far of the warps in this bit set before all their later accesses, as a barrier does */
 void     race_barrier(unsigned warps);
 void     race_syncwarp(int warp);
-/* race_release stores the warp's clock and the clocks that it knows with `object`, such as an mbarrier. race_acquire
- * gives a warp the stored clocks: what the other warp did before is then ordered before. */
+/* race_release stores the clocks that a warp knows, its own included, under `object`, such as an mbarrier.
+ * race_acquire gives a warp the stored clocks. Accesses before the release are then ordered before what that warp
+ * does next. */
 void     race_release(void *object, int warp);
 void     race_acquire(void *object, int warp);
 /* notes that an asynchronous copy may write these bytes of shared memory at any time from now on */
@@ -336,7 +337,7 @@ void     race_pending(void *shared, size_t n, const char *file, int line);
 uint64_t race_stamp();
 void     race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
 void     race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
-/* notes a write of shared memory by TMA for `thread` */
+/* notes that TMA writes shared memory on behalf of `thread` */
 void     race_bulk_write(void *p, size_t n, bool add, int thread, uint64_t stamp, const char *file, int line);
 void     race_proxy_fence(); /* notes a proxy fence of the current thread */
 enum { NO_THREAD = -1 };
@@ -352,7 +353,7 @@ bool     race_pause(bool pause);
 
 /* --- counts of a kernel's accesses: does nothing unless EMU_COUNTS names a file and the race checker runs ---------- */
 
-/* returns the operation whose contract was noted last; NULL if there is none, or if nothing is counted */
+/* returns the name of the operation that note_op announced last; NULL if there is none, or if nothing is counted */
 const char *op_now();
 void        count_launch(const Launch &l);
 void        count_block_end();

@@ -132,8 +132,8 @@ void tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int c
 
 enum { REGISTERS = 64 << 10, WARPGROUP_LANES = 128, FEWEST = 24, MOST = 248 };
 
-/* Gives a block as many registers per thread as its launch bounds allow. The compiler may have used fewer, so a raise
- * to fewer is legal. */
+/* Gives a block as many registers per thread as its launch bounds allow. The real compiler may have used fewer, so
+ * setmaxnreg may request less than this number. */
 void registers_reset() {
     int per_thread = REGISTERS / engine.block_threads / 8 * 8;
     for (Block &b : engine.blocks) b.registers_free = 0;

@@ -84,7 +84,7 @@ static void make_engine() {
     engine.random.seed(settings.seed);
 }
 
-/* Prepares the shared memory and the barriers of block `rank` of the cluster that begins. */
+/* Prepares the shared memory and the barriers of block `rank` of a cluster that starts. */
 static void begin_block(int rank) {
     InBlock       there(rank);
     Block        &b = *engine.here;

@@ -70,8 +70,8 @@ static void zero_pages(const Allocation &a) {
         fail("mmap of device memory");
 }
 
-/* Protects Allocation.open, the number of kernels and copies that use a large allocation. They may run at once. The
- * last user closes the allocation. */
+/* Protects Allocation.open, the number of kernels and copies that use a large allocation. Kernels and copies may run
+ * at once. The last user closes the allocation. */
 static std::mutex opening;
 static void open_pages(Allocation &a) {
     std::lock_guard<std::mutex> lock(opening);
@@ -135,8 +135,8 @@ static cudaError_t release(void *p, bool pinned, const char *what) {
 }
 
 /* ASan forbids the host to access device memory. The emulated runtime's own accesses lie between open_range and
- * close_range, which permit them. A large allocation is opened and closed as a whole. In others closing begins at a
- * multiple of 8 bytes, ASan's granule. */
+ * close_range, which permit them. A large allocation is opened and closed as a whole. In a small one, closing begins
+ * at a multiple of 8 bytes, ASan's granule. */
 static void open_range(const void *p, size_t n) {
     Allocation *a = EMU_ASAN ? find_allocation(p) : nullptr;
     if (!a) return;

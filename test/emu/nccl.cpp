@@ -41,7 +41,8 @@ void check_alive(ncclComm_t comm, const char *call) {
 }
 
 int  in_flight; /* collectives and groups of messages of this process that were called and have not ended */
-bool at_work;   /* a call was made since the last communicator was created, not counting those that connect the ranks */
+/* true if NCCL was called after the last communicator was created; calls that only connect the ranks do not count */
+bool at_work;
 
 /* Queues work of NCCL on a stream. From then on the stream holds the multiprocessors of NCCL's kernels, unless the work
  * only connects the ranks. */
@@ -185,8 +186,8 @@ std::vector<char> join_in_order(const Gather &g, int ranks, size_t first, size_t
     return out;
 }
 
-/* Does a collective's work on the stream, through host memory, because MPI cannot read closed device memory. Returns
- * false while some ranks have not arrived. */
+/* Does a collective's work on the stream. Data go through host memory, because ASan keeps MPI from reading device
+ * memory. Returns false while some ranks have not arrived. */
 bool move(ncclComm_t comm, Call call, const void *from, void *to, Gather &g) {
     ncclDataType_t type = (ncclDataType_t)call.type;
     size_t         count = (size_t)call.count, one = count * type_bytes(type);

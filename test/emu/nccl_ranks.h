@@ -2,8 +2,8 @@
  * bytes. Only nccl.cpp includes this file.
  *
  * The id of a communicator names the MPI rank that made it, the leader, and a tag. Each rank sends the leader its
- * place. The leader answers with the list of all ranks. So a communicator can have any ranks, and several can be made
- * at once. One rank alone needs no MPI.
+ * number and its MPI rank. The leader answers with the list of all ranks. So a communicator can have any ranks, and
+ * several can be made at once. One rank alone needs no MPI.
  */
 #pragma once
 #include "streams.h"
@@ -28,10 +28,11 @@ struct ncclComm {
     int                           blocks;
     size_t                        library_bytes;
     bool                          has_ring;  /* the neighbours in the ring are connected */
-    std::vector<bool>             has_peer;  /* [rank] this rank and that one are connected for messages */
+    std::vector<bool>             has_peer;  /* [rank] true if this rank is connected with `rank` for messages */
 #ifndef NO_MPI
-    MPI_Comm                      world;     /* MPI communicator of the ranks, for the data */
-    MPI_Comm                      calls;     /* MPI communicator of the ranks, for comparing calls */
+    MPI_Comm                      world;     /* MPI communicator of the ranks, over which collectives move their data */
+    /* MPI communicator of the ranks, over which they compare which functions of NCCL they call */
+    MPI_Comm                      calls;
     int                           leader, tag, mine[2];
     bool                          answered;
     /* `came`, leader only: (rank, MPI rank) of each arrived rank. `list`, all ranks: the MPI rank of each rank, in

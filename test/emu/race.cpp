@@ -27,7 +27,8 @@ struct alignas(32) Cell { /* state of two bytes of memory; two cells share a cac
     uint64_t write, read[2];
     uint32_t write_at, read_at; /* low 32 bits of the addresses of the instructions that wrote and read */
 };
-/* values instead of a code address. PENDING: a copy that may still write; ASYNC: an asynchronous copy; BULK: TMA */
+/* Values that stand for the code address of an access that no instruction makes. PENDING: an asynchronous copy that
+ * may still write. ASYNC: an asynchronous copy. BULK: TMA. */
 enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 };
 
 static struct {
@@ -261,7 +262,7 @@ static bool published(size_t cell, int warp, int thread) {
  * access and the thread's clock at that time: `read` is the stamp of the earlier access, `me` that of the thread that
  * starts the TMA. After an ordinary read the reader must have made a proxy fence that is ordered before the TMA. */
 static bool handed_over(uint64_t read, uint64_t me) {
-    /* the read was made by another block or an earlier launch, or by the asynchronous proxy */
+    /* TMA needs no fence after a read by another block, by an earlier launch or by the asynchronous proxy */
     if (launch_of(read ^ me) || block_of(read ^ me) || is_atomic(read)) return true;
     int         reader = thread_of(read);
     const auto &fences = race.fences[reader];
@@ -311,7 +312,7 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
     for (size_t i = 0; i < (n + 1) / 2; i++) check_cell(cells[i], *place, initialised, p, kind, at, me);
 }
 
-/* Checks an access of instrumented code: of a kernel, or of a host function in a .cu file. */
+/* Checks an access by code of a .cu file, which is compiled with hooks: a kernel or a host function. */
 [[gnu::always_inline]] static inline void seen(const void *p, size_t n, Access kind, void *return_address) {
     if (!on()) return;
     uint32_t at = (uint32_t)(uintptr_t)return_address - 1;

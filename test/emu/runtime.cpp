@@ -55,7 +55,8 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
                 grid.z, block.x, block.y, block.z, shared_bytes, file, line, limit);
         return remember(cudaErrorInvalidConfiguration);
     }
-    /* Early launches need edge data in graphs, which exist since CUDA 12.3. */
+    /* Refuses an early launch (programmatic dependent launch) under capture before CUDA 12.3. Graphs of older
+     * drivers cannot hold one. */
     if (early && stream && stream->capture && driver_version() < 12030) {
         fprintf(stderr, "EMU: early launch of %s under capture at %s:%d: the driver is for CUDA %d.%d\n", name, file, line,
                 driver_version() / 1000, driver_version() % 1000 / 10);

@@ -17,7 +17,8 @@ namespace emu {
 static CUstream_st               default_stream;
 static std::vector<cudaStream_t> streams = {&default_stream};
 static std::vector<Capture *>    captures;
-/* number of calls after which other streams are held; the work of a held stream runs only if the host waits for it */
+/* number of further calls until other streams are chosen to be held; work of a held stream runs only if the host
+ * waits for it */
 static int                       phase_left;
 static std::recursive_mutex      door;
 
@@ -28,7 +29,8 @@ static std::mt19937 &dice() {
     return random;
 }
 
-/* Returns the time. While bytes are counted, each byte takes a nanosecond, so that times are equal on every machine. */
+/* Returns the time. With EMU_COUNTS each byte that kernels move counts as a nanosecond, so times are equal on every
+ * machine. */
 static Clock::time_point now() {
     return counts ? Clock::time_point(std::chrono::nanoseconds(counted_work())) : Clock::now();
 }
@@ -68,8 +70,8 @@ static void run_free() {
     }
 }
 
-/* Makes progress after a call. With EMU_STREAMS=order, work runs when it is queued, unless it waits for another
- * process. */
+/* Runs some queued work after a call of the CUDA runtime. With EMU_STREAMS=order all work runs when it is queued,
+ * unless it waits for another process. */
 static void step() {
     if (settings.streams_in_order) {
         for (cudaStream_t s : streams)
@@ -80,8 +82,8 @@ static void step() {
     run_free();
 }
 
-/* Runs the next work on which the host's wait for stream s depends. If that work waits for another process, other
- * streams may run, because that process may wait for them. */
+/* The host waits for stream s. Runs the next queued work that must end before this wait can end. If that work waits
+ * for another process, other streams may run, because that process may wait for them. */
 static void run_for(cudaStream_t s) {
     while (s->work.front().after && !s->work.front().after->passed) s = s->work.front().after->stream;
     if (run_first(s)) return;

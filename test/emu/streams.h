@@ -47,7 +47,7 @@ struct CUstream_st {
     std::deque<Work> work;
 };
 struct CUevent_st {
-    std::shared_ptr<Mark> mark; /* mark of the last recording; NULL if there is none */
+    std::shared_ptr<Mark> mark; /* place in its stream of the last cudaEventRecord; NULL if there was none */
     bool                  timed;
     Capture              *capture; /* capture of the recording stream, or NULL */
     cudaStream_t          stream;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the host code of the CUDA build with the emulated libraries. They refuse what the real ones refuse: GPUs of
-# other ranks, memory that NCCL takes, receives that wait, communicators that were aborted, old drivers. SAN=-plain
-# builds without sanitizers.
+# Tests the host code of the CUDA build with emulated CUDA and NCCL. Cases: ranks that share a GPU, memory that NCCL
+# takes, graphs made while a message is in flight, an aborted communicator, an old driver. SAN=-plain builds without
+# sanitizers.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
 needs BACKEND=cpu SAN= build/cpu/train_gpt
 needs BACKEND=emu all
@@ -11,7 +11,8 @@ SMALL="run.steps=2 model.n_head=2 model.n_embd=32 batch.global_tokens=80 checkpo
 said() { grep -qE -- "$1" "$WORK/err" || { tail -n 5 "$WORK/err"; return 1; }; }
 runs() { local name=$1 ranks=$2; shift 2; quiet train_ranks "$ranks" $SMALL run.dir="$WORK/$name" "$@" 2> "$WORK/err" || { tail -n 5 "$WORK/err"; return 1; }; }
 
-# A rank of this model needs about 390 MiB, and NCCL some 20 MiB.
+# A rank of this model needs about 390 MiB, and NCCL some 20 MiB. So a GPU with 600 MiB has enough memory for one rank,
+# but not for two.
 expect "a GPU for each rank, of which it sees no other: the memory is its own" env EMU_MEMORY=600 bash -c "$(declare -f run_ranks); B=$B; run_ranks 2 '$TRAIN' '$WORK/tiny.json' $SMALL run.dir='$WORK/own' parallel.comm=nccl > /dev/null"
 EMU_GPU=one EMU_MEMORY=600 exits 71 "has [0-9.]+ MiB free for each rank and this run takes" train_ranks 2 $SMALL run.dir="$WORK/half"
 ok $? "two ranks on one GPU have half of its memory each"
@@ -36,8 +37,8 @@ of_head() { products "$1" | grep -E ' n 256 | k 256$' | grep . ; }
 expect "the last stage's rank times the head's products, as a rank alone does" diff <(of_head whole) <(of_head stages)
 expect "  and every other product of the model" diff <(products whole) <(products stages)
 
-# One rank never comes to the collective. The watchdog's thread aborts NCCL while the main thread polls, and an abort
-# frees the communicator.
+# The kernels of a collective never end (fault "spin"). The watchdog's thread aborts NCCL while the main thread polls,
+# and an abort frees the communicator.
 EMU_NCCL_FAULT=spin train_ranks 2 $SMALL run.dir="$WORK/spin" parallel.comm=nccl run.watchdog_seconds=10 > /dev/null 2> "$WORK/err"
 expect "a collective that never ends: exit 77" [ $? -eq 77 ]
 expect "  by the watchdog" said "no progress for .* is in flight"
@@ -48,7 +49,8 @@ mkdir -p "$WORK/early" && cp "$WORK/driver/gemm.json" "$WORK/early/"
 train $SMALL run.dir="$WORK/early" > /dev/null
 expect "  trains to the same bits as a newer one" same_weights "$WORK/driver" "$WORK/early" step_00000002
 
-# With the algorithms of an earlier run nothing is timed. Timing would copy sums to memory that is not pinned.
+# Takes the algorithms of matrix products from an earlier run, so that nothing is timed. Timing would copy results to
+# host memory that is not pinned.
 mkdir -p "$WORK/copies" "$WORK/shm" && cp "$WORK/driver/gemm.json" "$WORK/copies/"
 expect "copies in memory come from the GPU to pinned memory" quiet env EMU_PINNED=4096 "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/copies" \
     checkpoint.memory_every=1 checkpoint.memory_dir="$WORK/shm"

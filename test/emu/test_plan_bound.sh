@@ -10,7 +10,8 @@ build/cpu/test/bench/plan_bound > "$WORK/cpu" & $E/test/bench/plan_bound > "$WOR
 expect "many configs are tried" [ "$(wc -l < "$WORK/emu")" -ge 250 ]
 expect "one answer on every build" diff <(cut -d' ' -f1,3- "$WORK/cpu") <(cut -d' ' -f1,3- "$WORK/emu")
 expect "what the CUDA build takes is never more" awk '$1 < $2 { print; bad = 1 } END { exit bad || NR == 0 }' "$WORK/emu"
-# A bound that is too high would refuse models that fit. It may exceed the memory taken by 192 MiB or a tenth.
+# A bound that is too high would refuse models that fit. It may exceed the memory taken by 192 MiB or by a tenth,
+# whichever is more.
 expect "nor much less" awk '$1 > 1.1 * $2 && $1 - $2 > 201326592 { print; bad = 1 } END { exit bad }' "$WORK/emu"
 # plan runs the command as a user types it, for a card of 24 GB, where the bound matters. It keeps only the lines about
 # memory, because the planned times differ between builds.

@@ -21,7 +21,7 @@ done
 EIGHT="precision=fp8 batch.seq_len=32 batch.global_tokens=64 eval.tokens=64"
 TRAIN=$CPU train $SMALL $EIGHT run.dir="$WORK/cpu_fp8" > /dev/null
 TRAIN=$CPU train $SMALL $EIGHT $FOUR run.dir="$WORK/cpu_four.fp8" > /dev/null
-# LLAMA has two heads for each head of keys. QWEN3 has heads that together are wider than n_embd.
+# LLAMA has two heads of queries for each head of keys. QWEN3 has heads that together are wider than n_embd.
 LLAMA="$SMALL $FOUR model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 model.rope_factor=8 model.rope_original_positions=64"
 QWEN3="$SMALL $FOUR model.arch=qwen3 model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=32 model.n_inner=96"
 MOE="$SMALL $FOUR model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 moe.experts=4 moe.top_k=2 moe.n_inner=48
@@ -49,15 +49,15 @@ TRAIN=$CPU train $HEADS run.dir="$WORK/cpu_heads" > /dev/null
 EIGHT_HEADS="$SMALL $EIGHT model.n_layer=1 model.n_head=2 model.n_embd=128 run.steps=4 checkpoint.every=4 eval.every=4"
 TRAIN=$CPU train $EIGHT_HEADS run.dir="$WORK/cpu_heads.fp8" > /dev/null
 TRAIN=$PWD/build/emu/train_gpt
-# Allowed relative differences of losses. fp32 differs by the order of sums. In 16 bits each rounding is u = 2^-8 (bf16)
-# or 2^-11 (fp16) relative. A loss of 80 positions averages them, and both builds round at the same places except for
-# attention's probabilities: u / 4 bounds the error derived for one position. fp8: if another order of sums moves a
-# number across the middle between two codes, it changes by up to 2^-3 of itself, but few numbers do. Measured with
-# three seeds and both kinds of blocks: at most 2.4e-4; twice that is allowed. The losses of bf16 are as close, so
-# another test checks by the kernels that a run is in fp8.
+# Allowed relative differences between the losses of the emulated build and of the CPU build. fp32: the order of sums
+# differs. bf16 and fp16: only the probabilities of attention are rounded differently. With u = 2^-8 (bf16) or 2^-11
+# (fp16), the error derived for the loss of one position is at most u / 4. The mean over 80 positions is smaller. fp8:
+# another order of sums can move a number across the middle between two codes. That changes it by up to 2^-3 of itself,
+# but few numbers do. Measured with three seeds, for GPT-2 and Llama blocks: at most 2.4e-4. Twice that is allowed.
+# Losses in bf16 are as close to those of the CPU. So another test checks by the kernels that a run is in fp8.
 allowed() { case $1 in fp32) echo 1e-5 ;; bf16) echo 1e-3 ;; fp16) echo 1.3e-4 ;; fp8) echo 5e-4 ;; esac; }
-# beside NAME RANKS KEY=VALUE... starts a run in its own folder, two at a time. After `wait` all have ended. `ended NAME
-# [CODE]` checks the exit code.
+# beside NAME RANKS KEY=VALUE... starts a run in its own folder. At most two runs go on at a time. After `wait` all have
+# ended. `ended NAME [CODE]` checks the exit code.
 beside() {
     local name=$1 ranks=$2; shift 2
     while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
@@ -82,7 +82,7 @@ for recompute in none block; do TRAIN_GPT_GEMM=own beside own.$recompute 1 $WIDE
 TRAIN_GPT_GEMM=own beside llama.own 1 $LLAMA precision=bf16
 TRAIN_GPT_GEMM=own beside stages.own 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=ring
 EMU_KERNELS=$WORK/heads.kernels TRAIN_GPT_ATTENTION=hopper-heads beside heads 1 $HEADS parallel.deterministic=true
-# in fp8 this kernel also writes fp8 codes of the gradient
+# the attention kernel with one block for each head also writes the gradient as fp8 codes if the precision is fp8
 TRAIN_GPT_ATTENTION=hopper-heads beside heads.fp8 1 $EIGHT_HEADS
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
 beside stages 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=nccl
@@ -154,8 +154,9 @@ done
 expect "fp32: the CPU build's held-out loss" same_evals "$WORK/fp32" "$WORK/cpu_fp32" 1e-5
 expect "the same bits again" ended again
 expect "the same bits again: equal" same_weights "$WORK/again" "$WORK/bf16" step_00000006
-# sets prints the timed products that write fp32 sums. A step has two micro-batches: the first sets the gradients of the
-# blocks, the second adds to them. Rank 0 must have timed both kinds before the first step.
+# sets prints the timed matrix products with fp32 output: the gradients of weights. A step has two micro-batches. The
+# first one sets the gradients of the blocks, the second one adds to them. Rank 0 must have timed both kinds before the
+# first step.
 sets() { grep -oE '"bf16 to fp32, [^"]*"' "$WORK/bf16/gemm.json"; }
 timed_both() { [ "$(sets | wc -l)" -ge 4 ] && ! sets | sed 's/fp32,/fp32 added,/' | grep -vxF -f <(grep -oE '"bf16 to fp32 added, [^"]*"' "$WORK/bf16/gemm.json"); }
 expect "products that set gradients are timed, and the same that add" timed_both
@@ -196,7 +197,8 @@ for count in 1 4x ""; do
         env TRAIN_GPT_MULTIPROCESSORS=$count "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/few"
 done
 
-# The algorithms of another GPU are not used, neither from the file nor from the checkpoint.
+# Names another GPU in the table of the chosen algorithms of matrix products. The algorithms of another GPU must not be
+# used, neither from the file nor from the checkpoint.
 sed -i 's/"gpu":.*/"gpu": "another GPU",/' "$WORK/fp32/gemm.json"
 heard() { "$@" > /dev/null 2> "$WORK/err"; }
 expect "another GPU's algorithms" heard train $SMALL run.dir="$WORK/fp32" run.steps=7

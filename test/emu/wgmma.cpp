@@ -137,8 +137,8 @@ static void multiply_now(int warpgroup, size_t i) {
     }
 }
 
-/* Notes that a product in flight may read the four registers at a. Adjacent ones are joined, because the registers of a
- * step are one array. */
+/* Notes that a product in flight may read the four registers at a. Adjacent ranges of registers are joined, because
+ * a kernel keeps the registers of all steps along k in one array. */
 static void hold(Fiber &f, const uint32_t *a) {
     enum { BYTES = sizeof(uint32_t[4]) };
     if (!f.held.empty() && f.held.back().first + f.held.back().second == (const char *)a) f.held.back().second += BYTES;
@@ -178,7 +178,7 @@ void wgmma_fence() {
     current->is_async = current->wgmma_fenced = true;
     current->written.clear();
 }
-/* Refuses registers that the program wrote after the fence, because the product may not see them yet. */
+/* Refuses registers that the program wrote after its last wgmma fence, because the product may not see them yet. */
 static void expect_fenced(const void *registers, size_t n, const char *file, int line) {
     for (const auto &w : current->written)
         if (w.first + w.second > (const char *)registers && w.first < (const char *)registers + n)

@@ -1,5 +1,6 @@
-/* fuzz_opening.c - any bytes from a peer without the key, in parts of any size. They never open a channel, and it ends
- * with a message and an exit code. The first byte chooses the side (client or server) and the size of the parts. */
+/* fuzz_opening.c - any bytes from a peer without the key, in parts of any size. The bytes never open a channel. The
+ * channel ends with a message and an exit code. The first byte chooses the side (client or server) and the size of
+ * the parts. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Cuts the cable at a random instant of a training on two hosts: a part of hangs in `make soak`. Prints one line: ok or
-# not ok.
+# Cuts the cable at a random instant of a training on two hosts. `make soak` runs it in its part `hangs`. Prints one
+# line: ok or not ok.
 . "$(dirname "$0")/hosts.sh"
 begin 1 run.steps=1000000 eval.every=0 checkpoint.every=3 run.dir="$WORK/run" run.watchdog_seconds=5
 sleep "0.$((RANDOM % 1000))"

@@ -18,8 +18,8 @@ TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="guard.weight@4:flip,rank
     expect "ranks dealt out to the hosts in turn: a host's have neighbouring numbers" exits 76 "rank 2 \(hostB.* differ" \
     two_hosts 2 parallel.zero_stage=0 run.dir="$WORK/dealt"
 
-# Two grids of tensor ranks. Those of the first fit on one host, however mpirun places the ranks. Those of the second do
-# not, so a warning is expected.
+# Tests two grids of tensor ranks. In the first grid each group of tensor ranks fits on one host, however mpirun places
+# the ranks. In the second grid it does not, so a warning is expected.
 WIDE="model.n_head=4 model.n_embd=32 run.steps=4 checkpoint.every=0 eval.every=0"
 MPIRUN="--map-by node" two_hosts 2 $WIDE parallel.tensor=2 parallel.pipeline=2 run.dir="$WORK/grid" > "$WORK/out" 2> "$WORK/grid.err"
 expect "tensor ranks within hosts, stages across" [ $? -eq 0 ]

@@ -125,7 +125,7 @@ static void check_extremes(Activation kind, DType act) {
     Stage  s = stage_create(0);
     Tensor x = stage_tensor(&s, act, 2, 1, EXTREMES + 1), y = stage_copy(&s, x), dx = stage_copy(&s, x);
     Tensor one = stage_random(&s, act, 2, 1, EXTREMES + 1, 0, 0, 1);
-    /* x is full of NaN at first. Its last element stays NaN, which is tested as an argument, too. */
+    /* x is full of NaN at first. Its last element stays NaN, so NaN is tested as an argument. */
     for (int i = 0; i < EXTREMES; i++) tensor_set(x, i, (float)X_OF[i]);
     activation_forward(&s.stream, kind, y, x);
     activation_backward(&s.stream, kind, dx, tensor_none(), one, x);
@@ -143,10 +143,11 @@ static void test_extremes(void **state) {
         for (int t = 0; t < stage_act_types(); t++) check_extremes(kind, ACT_TYPES[t]);
 }
 
-/* Tests gelu's error relative to each value, also in its tail: at most (TAIL_TERMS + 2 x^2) 2^-24. A GPU's exponential
- * errs by 2^-22 + x^2/2 2^-24, its division by 2^-22, the sums of R by 8 2^-24, three products by 3 2^-24. Rounding x^2
- * adds x^2/2 2^-24. The derivative has the same bound, relative to Phi(x) + |x| phi(x), because its terms cancel near
- * x = -0.75. */
+/* Tests gelu's error relative to each value, also in its tail: at most (TAIL_TERMS + 2 x^2) 2^-24. gelu is computed
+ * from exp(-x^2/2) times a quotient R of polynomials (layers/activation.h). A GPU's exponential errs by 2^-22 +
+ * x^2/2 2^-24, its division by 2^-22, the sums of R by 8 2^-24, three products by 3 2^-24. Rounding x^2 adds x^2/2
+ * 2^-24. The derivative has the same bound, relative to Phi(x) + |x| phi(x), because its terms cancel near x =
+ * -0.75. */
 enum { TAIL_TERMS = 20, TAIL_END = 13, TAIL_STEPS = 1024 };
 
 static void test_gelu_tail(void **state) {

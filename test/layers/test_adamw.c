@@ -86,7 +86,7 @@ static void compare(DType act, int64_t n) {
     stage_destroy(&s);
 }
 
-/* Compares the update in host memory with the reference, on every backend. */
+/* Compares adamw_update_host, the update in host memory, with the reference, on every backend. */
 static void compare_host(DType act, int64_t n) {
     enum { STEPS = 4, ARRAYS = 4 };
     Stage  s = stage_create(0);

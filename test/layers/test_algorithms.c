@@ -35,8 +35,8 @@ static void test_table(void **state) {
     assert_false(matmul_algorithms.frozen);
 }
 
-/* Inputs and outputs of the forward op and both backward ops, of one shape [N,K,M]. The fields with 64 have the
- * expected results in float64. */
+/* Inputs and outputs of a linear layer of shape [N,K,M]: of its forward op and of two backward ops, with and without
+ * an activation before it. Fields whose names end in 64 have the expected results in float64. */
 typedef struct {
     Stage   s;
     int64_t N, K, M;
@@ -180,7 +180,7 @@ static void test_both_ways(void **state) {
                 ops_queue(o);
                 ops_check(o);
                 assert_true(forcings >= 1 || matmul_algorithms.count == 0);
-                /* cuBLASLt may lack an epilogue for a type of this GPU; then the separate kernel is used although the
+                /* cuBLASLt may lack an epilogue for a type on this GPU; then a separate kernel is used although the
                  * epilogue was forced */
                 for (int a = 0; a < forcings; a++)
                     if (stage_is_slow() || !fused)
@@ -214,7 +214,8 @@ static void test_frozen(void **state) {
     ops_destroy(o);
 }
 
-/* Records products into a CUDA graph. Their algorithms cannot be timed meanwhile. known: the table has them already. */
+/* Records products into a CUDA graph. Their algorithms cannot be timed while a graph is recorded. known: 1 if the
+ * table has the algorithms before. */
 static void test_graph(void **state) {
     (void)state;
     for (int known = 0; known < 2; known++) {
@@ -246,7 +247,7 @@ static int tests(void) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    /* a way that the user's environment forces would leave the table empty */
+    /* removes the variable, because a choice that it forces would leave the table of algorithms empty */
     unsetenv("TRAIN_GPT_GEMM");
     return stage_main(argv, tests);
 }

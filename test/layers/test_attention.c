@@ -106,7 +106,7 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     /* A second run must overwrite the results of the first with equal bits. The emulator is slow, so there forward runs
      * once. */
     if (!stage_is_slow()) attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
-    /* this time backward gets delta instead of computing it, and adds column sums to dbias */
+    /* this time backward gets delta (the row sums of dy * y) instead of computing it, and adds column sums to dbias */
     int has_bias = attention_backward(&s.stream, dqkv, dbias, dy, y, lse, delta, qkv, tensor_none(), h);
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
@@ -169,7 +169,8 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
         tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * columns + C + i % wide, (float)sums[i]);
     }
     AttentionBounds b = attention_bounds(T, h, 1.0, 1.0);
-    /* each rank's share of the gradient is rounded too; the errors of the shares are independent */
+    /* each rank rounds its share of the gradient, which adds one rounding to the bound; the errors of the shares are
+     * independent */
     b.dv.roundings++, b.dqk.roundings++;
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     stage_destroy(&s);
@@ -229,7 +230,7 @@ static void test_shapes(void **state) {
             HeadShape h = {shapes[i][2], shapes[i][3], shapes[i][4]};
             /* a GPU has no kernels for heads of more than 128 channels */
             if (h.size > 128 && stage_act_types() == 3) continue;
-            /* left out on the slow emulator: T = 130 has three tiles already */
+            /* T = 257 in fp32 is left out on the slow emulator, because T = 130 already has three tiles */
             if (stage_is_slow() && ACT_TYPES[t] == F32 && shapes[i][1] == 257) continue;
             for (int spread = 1; spread <= 3; spread += 2) {
                 /* the slow emulator runs each shape with one of the two sizes of values */
@@ -240,8 +241,8 @@ static void test_shapes(void **state) {
 }
 
 /* A GPU of compute capability 9.0 has kernels of its own for heads of 64 and 128 channels, which compute 128 rows at
- * once. Tests lengths around multiples of 128, a length that gives a block several items, and chunks of context ranks
- * of half of 128. */
+ * once. Tests lengths around multiples of 128, a case in which a thread block computes several work items, and
+ * context ranks whose chunks have 64 rows. */
 static void test_whole_tiles(void **state) {
     (void)state;
     static const struct { int64_t B, T; HeadShape h; } cases[] = {
@@ -269,7 +270,7 @@ static void asked_before(char *kept) {
     free(kept);
 }
 
-/* Tests the portable kernels, which other GPUs than Hopper use for these heads. */
+/* Tests the portable attention kernels for heads of 64 and 128 channels. GPUs that are not Hopper use them. */
 static void test_portable(void **state) {
     (void)state;
     char *before = ask("portable");
@@ -281,7 +282,7 @@ static void test_portable(void **state) {
     asked_before(before);
 }
 
-/* FLOPs that wgmma has computed so far, on the emulator */
+/* Returns the FLOPs that all wgmma instructions have computed so far. Only the emulator has this function. */
 double emu_products(void) __attribute__((weak));
 
 /* Returns the FLOPs of a backward pass with five products for each tile of 128 keys by 64 queries. A tile is computed
@@ -292,9 +293,10 @@ static double five_products(int64_t heads, int64_t T, int64_t D) {
     return tiles * (double)heads * 5 * 2 * 128 * 64 * (double)D;
 }
 
-/* Runs the backward kernel in which one block computes a head, and compares it with the reference and with the kernel
- * of separate blocks for keys and queries. dqkv must have equal bits. every: tokens of a document; 0: no documents. In
- * each sequence documents are 20 tokens shorter than in the one before, so that wrong heads would show. */
+/* Runs the backward kernel in which one block computes a whole head. Compares it with the reference, and with the
+ * kernel that has separate blocks for keys and for queries. dqkv must have equal bits. every: tokens of a document;
+ * 0: no documents. In each sequence documents are 20 tokens shorter than in the one before, so that wrong heads
+ * would show. */
 static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, HeadShape h) {
     int64_t C = h.query * h.size, columns = heads_columns(h);
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -430,7 +432,8 @@ static void test_rising_scores(void **state) {
         stage_settle();
         for (int64_t i = 0; i < T * D; i++) {
             tensor_set(qkv, i / D * 3 * D + i % D, 1.0f);
-            /* the score grows by 64 x 0.5 / 8 = 4 every 64 keys */
+            /* a score is a sum over 64 channels, divided by sqrt(64) = 8, so it grows by 64 x 0.5 / 8 = 4 every 64
+             * keys */
             tensor_set(qkv, i / D * 3 * D + D + i % D, (float)(i / D / 64) * 0.5f);
         }
         double *y64 = stage_doubles(&s, T * D), *lse64 = stage_doubles(&s, T);

@@ -2,7 +2,7 @@
  * all rows. */
 #include "test/ref/test.h"
 
-/* Returns the bound of y, derived as in test_attention.c. */
+/* Returns the bound of y for inputs uniform in +-spread, derived as in test/ref/attention_bounds.h. */
 static Bound bound_of(int64_t T, int64_t D, double spread) {
     double score = spread * spread / 3.0;
     return bound_bf16((int64_t)((double)T + (double)D * (1.0 + score * score)), 1.0, 1.0);
@@ -39,7 +39,7 @@ static void test_shapes(void **state) {
         }
 }
 
-/* The bits of a row depend only on the keys up to its own, not on other rows or later keys. */
+/* The bits of a row of the result depend only on keys up to the row's position, not on other rows or later keys. */
 static void test_rows(void **state) {
     (void)state;
     enum { T = 90, C = 32, H = 2 };

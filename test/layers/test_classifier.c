@@ -161,7 +161,7 @@ static void test_parts(void **state) {
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{1, 1, 1}, {3, 2, 2}, {2, 15, 16}, {5, 16, 16}, {4, 17, 31}, {7, 256, 256}, {9, 389, 512},
-                                        {1, 24570, 24576} /* nearly 48 KiB of shared memory */, {3, 50257, 50304}};
+                                        {1, 24570, 24576} /* 48 KiB of logits in 16 bits */, {3, 50257, 50304}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
             for (int k = 0; k < 2 * COUNT(TERMS); k += shapes[i][1] > 1000 && k == 1 ? 2 * COUNT(TERMS) - 3 : 1)
@@ -186,8 +186,8 @@ static void test_extremes(void **state) {
     ref_classifier_forward(loss64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0);
     ref_classifier_backward(dlogits64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0, 0.0, 1.0);
     classifier_loss(&s.stream, loss, logits, targets, V, PLAIN_LOSS, 1.0f);
-    /* A small loss is log(1 + r). Its error is r's relative error, some ten roundings, and 2^-24 of the sum next to
-     * 1. */
+    /* A small loss is log(1 + r), with r the sum of exp(logit - logit of the target) over the other tokens. r has an
+     * error of some ten roundings. The rounding of 1 + r adds 2^-24. */
     for (int i = 0; i < 3; i++) assert_true(fabs((double)tensor_get(loss, i) - loss64[i]) <= 8 * 0x1p-24 * (loss64[i] + 1.0));
     for (int i = 0; i < 3 * V; i++)
         assert_true(fabs((double)tensor_get(logits, i) - dlogits64[i]) <=

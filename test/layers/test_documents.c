@@ -139,7 +139,7 @@ static void compare(DType act, int64_t B, int64_t T, int64_t every, HeadShape h,
     assert_close(y, y64, act, b.y);
     assert_close(lse, lse64, act, b.lse);
     assert_dqkv(&s, dqkv, dqkv64, h, b);
-    if (!stage_is_slow()) { /* the slow emulator repeats kernels only in test_attention */
+    if (!stage_is_slow()) { /* on the slow emulator only test_attention.c repeats the kernels */
         Tensor y_first = stage_copy(&s, y), lse_first = stage_copy(&s, lse), dqkv_first = stage_copy(&s, dqkv);
         attention_forward(&s.stream, y, lse, qkv, starts, h);
         attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
@@ -239,7 +239,8 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int6
         tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * columns + C + i % wide, (float)sums[i]);
     }
     AttentionBounds b = attention_bounds(T, h, 1.0, 1.0);
-    b.dv.roundings++, b.dqk.roundings++; /* each rank's share of the gradient is rounded too */
+    /* each rank rounds its share of the gradient, which adds one rounding to the bound */
+    b.dv.roundings++, b.dqk.roundings++;
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     stage_destroy(&s);
 }
@@ -281,7 +282,8 @@ static void test_apart(void **state) {
     }
 }
 
-/* Positions begin at 0 in each document. Each row of wpe gets many additions, in two calls. */
+/* Compares the embedding of documents with the reference. Positions begin at 0 in each document, so each row of wpe
+ * gets many additions, in two calls. */
 static void compare_embedding(DType act, int64_t B, int64_t T, int64_t every, int64_t C) {
     enum { V = 30 };
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -307,7 +309,8 @@ static void test_embedding(void **state) {
     for (int t = 0; t < stage_act_types(); t++) {
         compare_embedding(ACT_TYPES[t], 1, 1, 0, 3);
         compare_embedding(ACT_TYPES[t], 2, 40, 7, 24);
-        compare_embedding(ACT_TYPES[t], 3, 90, 1, 37); /* only position 0 is used, so one row gets all additions */
+        /* documents of one token have only position 0, so one row of wpe gets all additions */
+        compare_embedding(ACT_TYPES[t], 3, 90, 1, 37);
         compare_embedding(ACT_TYPES[t], 2, 33, 0, 64);
     }
 }

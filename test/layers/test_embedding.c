@@ -131,8 +131,9 @@ static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][5] = {{1, 1, 1, 1, 1},   {1, 5, 3, 2, 5},      {2, 7, 16, 11, 9},   {3, 11, 17, 5, 11},
                                         {2, 40, 42, 389, 41}, {2, 33, 64, 20, 33}, {2, 21, 193, 30, 64},
-                                        /* Shapes by how often a token occurs: at each place; about 32 times, and far
-                                         * more often; more tokens than 8 and 16 bits can number, in several tiles. */
+                                        /* Shapes that differ in how often a token occurs: at each place, about 32
+                                         * times, and far more often. There are also more tokens than 8 and 16 bits
+                                         * can number, in several tiles. */
                                         {3, 50, 24, 1, 50},   {2, 97, 5, 6, 97},    {1, 90, 264, 3, 90},  {3, 701, 3, 300, 701},
                                         {1, 1300, 1, 70000, 1300}};
     for (int t = 0; t < stage_act_types(); t++)

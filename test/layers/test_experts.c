@@ -121,8 +121,8 @@ static void test_records(void **state) {
 }
 
 /* Compares the products of experts with the reference, forward and backward. Expert e has counts[e] rows. The gaps
- * between the matrices of experts must keep their values. Backward runs twice. Its sums begin with values, or fresh
- * with NaN, which must become zero even for an expert without rows. */
+ * between the matrices of experts must keep their values. Backward runs twice. At first the gradients of the weights
+ * have values. If is_fresh, they are NaN instead, and the op must set them, even to zero for an expert without rows. */
 static void compare_products(DType act, const int32_t *counts, int64_t E, int64_t M, int64_t K, int64_t gap, int is_fresh) {
     Stage   s = stage_create(STAGE_SCRATCH);
     int64_t stride = M * K + gap;

@@ -1,5 +1,6 @@
-/* test_fp8_linear.c - fp8_linear_forward and fp8_linear_backward with both orders of the matrix, compared with
- * float64 products of operands rounded to 8 bits in float64 (test/ref/fp8_ops.h), with the counts of what was lost. */
+/* test_fp8_linear.c - fp8_linear_forward and fp8_linear_backward, with a plain and with a transposed weight matrix.
+ * Results are compared with float64 products of operands rounded to 8 bits in float64 (test/ref/fp8_ops.h). The
+ * counts of values that were too large or vanished are compared as well. */
 #include "layers/contracts.h"
 #include "test/ref/fp8_ops.h"
 #include "test/ref/test.h"
@@ -102,8 +103,8 @@ static Bound bound_fp8(int64_t terms) {
     return b;
 }
 
-/* Compares y, dx, dw and db of two steps. w is [K,M], or transposed as in the output head. dw begins with values, or is
- * fresh (NaN). */
+/* Compares y, dx, dw and db of two steps. w is [K,M], or transposed as in the output head. dw begins with values, or
+ * with NaN if is_fresh. */
 static void compare(int64_t N, int64_t K, int64_t M, int uses_own, int is_fresh) {
     /* exponents of scales: with these, x saturates and w loses its smallest values */
     static const int exponent[FP8_TENSORS] = {8, 2, 14};
@@ -161,7 +162,7 @@ static void test_shapes(void **state) {
         for (int kind = 0; kind < 4; kind++) compare(shapes[i][0], shapes[i][1], shapes[i][2], kind & 1, kind / 2);
 }
 
-/* A tensor of zeros needs no scale, and its amax stays unchanged. */
+/* A tensor of zeros needs no scale. The recorded largest absolute value (amax) stays unchanged. */
 static void test_zeros(void **state) {
     (void)state;
     Stage  s = stage_create(STAGE_SCRATCH);

@@ -29,8 +29,8 @@ static Tensor input(Case *k, int64_t rows, int64_t columns, uint64_t seed, doubl
     return x;
 }
 
-/* Checks the codes of an output in both orders, the recorded maximum, and how many values were too large or vanished.
- * On the CPU `codes` stores the values of the codes, in one order. */
+/* Checks the 8-bit codes of an output, in its own order and transposed, the recorded maximum, and how many values
+ * were too large or vanished. On the CPU `codes` stores the values of the codes as bf16, not transposed. */
 static void assert_codes(Case *k) {
     DType   type = k->codes.type;
     int64_t R = k->plain.dim[0], C = k->plain.dim[1];
@@ -202,7 +202,7 @@ static void test_activations(void **state) {
 }
 
 /* One warp computes a row of up to 2048 channels and writes 8 bits. Longer rows, and rows with weights that are not
- * aligned, are cast afterwards. */
+ * aligned, are written in 16 bits and cast to 8 bits afterwards. */
 static void test_norms(void **state) {
     (void)state;
     static const int64_t shapes[][2] = {{16, 16}, {48, 272}, {32, 768}, {16, 1040}};

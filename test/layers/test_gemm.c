@@ -140,7 +140,8 @@ static void check_shape(DType act, Shape h) {
         assert_same_bits(x->c, first);
         assert_true(went_way(cluster, (uint32_t)parts));
     }
-    /* only products in f32 can divide k; the kernel replaces this combination, and the result is right */
+    /* only products with f32 results can divide k; if that is forced for another type, the kernel replaces the
+     * choice and the result is right */
     if (has_own() && x->c.type != F32) {
         force_way(1, 2);
         product_check(x);
@@ -198,8 +199,8 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
         if (joined) assert_same_bits(sum, want);
         else assert_same_bits(y, plain);
         assert_true(isnan(tensor_get(joined ? y : sum, 0)) && isnan(tensor_get(joined ? y : sum, N * M - 1)));
-        /* The sum in place of the stream is not computed in the epilogue: timing repeats the product, so it would be
-         * added several times. */
+        /* If the sum overwrites the residual stream, the product's epilogue must not add. Timing repeats a product,
+         * so the sum would be added several times. */
         Tensor in_place = stage_copy(&s, stream);
         joined = is_head ? linear_residual_forward(&s.stream, in_place, y, in_place, x, w, tensor_none(), TRANSPOSED)
                          : linear_residual_forward(&s.stream, in_place, y, in_place, x, w, with_bias ? b : none, PLAIN);
@@ -308,7 +309,8 @@ static void test_choice(void **state) {
     Product *x = product_create(BF16, SHAPES[1]);
     ask("timed");
     product_check(x);
-    if (matmul_algorithms.count) { /* there is an entry on a GPU only; setting it again must give equal bits */
+    /* only on a GPU the table has an entry; when the cleared table gets it back, the product must have equal bits */
+    if (matmul_algorithms.count) {
         assert_int_equal(matmul_algorithms.count, 1);
         MatmulAlgorithm chosen = matmul_algorithms.record[0];
         Tensor          first = stage_copy(&x->s, x->c);

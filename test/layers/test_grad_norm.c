@@ -40,7 +40,7 @@ static void test_sizes(void **state) {
     }
 }
 
-/* Cuts a tensor at multiples of 64 elements, as buckets are cut, and adds the parts in another order. */
+/* Cuts a tensor at multiples of 64 elements, as it is cut into shards, and adds the parts in another order. */
 static void test_any_cut(void **state) {
     (void)state;
     enum { N = 5 * 64 * 61 + 19 };

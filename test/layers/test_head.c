@@ -28,7 +28,7 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* Asserts the logits. Columns V and above are products with the padding rows of wte, so they are zero. */
+/* Asserts the logits. Columns from V on are products with the padding rows of wte, so they are zero. */
 static void assert_logits(Tensor logits, const double *want, DType act, int64_t C, int64_t V, Stage *s) {
     int64_t n = logits.dim[0], stride = logits.dim[1];
     Tensor  inner = stage_tensor(s, act, 2, n, V);
@@ -78,8 +78,8 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Compares both ops with the reference. The gradient dwte begins with values, or fresh with NaN, also in its padding
- * rows. */
+/* Compares both ops with the reference. The gradient dwte begins with values, or with NaN if is_fresh, also in its
+ * padding rows. */
 static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride, int is_fresh) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, n, C, 1, 1, 0), wte = stage_random(&s, act, 2, stride, C, 2, 1, 0);
@@ -103,8 +103,8 @@ static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride, 
     stage_destroy(&s);
 }
 
-/* Calls the ops in the model's order. NaN in the padding of the logits, before the classifier, reaches no loss and no
- * gradient. */
+/* Calls the ops in the model's order. NaN in the padding of the logits before the classifier must reach no loss and
+ * no gradient. */
 static void test_padding(void **state) {
     (void)state;
     enum { N = 6, C = 10, V = 37, PADDED = 128 };

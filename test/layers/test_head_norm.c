@@ -79,7 +79,8 @@ static double term_size(const double *rstd, const double *dy, const double *w, i
     return sqrt(square / (double)(rows * D));
 }
 
-/* Computes the gradient with dx in a tensor of another width, and with dx equal to dy. Both have the same bits. */
+/* Computes the gradient twice. First dx is a tensor of another width than dy, then dx overwrites dy. Both must have
+ * the same bits. */
 static void compare_backward(DType act, Shape k) {
     Stage   s = stage_create(STAGE_SCRATCH);
     int64_t rows = k.N * k.heads, end = k.first + k.heads * k.D;
@@ -116,7 +117,7 @@ static void test_shapes(void **state) {
         }
 }
 
-/* A rank may have none of the heads; then nothing is written. */
+/* A tensor rank may have no heads of a kind. Then the ops must write nothing. */
 static void test_no_heads(void **state) {
     (void)state;
     enum { N = 3, D = 8 };

@@ -89,7 +89,7 @@ static void test_gelu_records(void **state) {
            db = stage_random(&s, F32, 1, M, 1, 0, 0, 0);
     linear_activation_backward(&s.stream, ACTIVATION_GELU_NEW, dpre, tensor_none(), dw, db, dy, x, pre, w);
     assert_close(dpre, (const double *)record_find(&f, "linear_gelu.dpre")->data, F32, bound_sum(M + 24));
-    /* one more term than in the sum, for the rounding of x */
+    /* the bound counts one term more than the sum has, because x is rounded */
     assert_close(dw, (const double *)record_find(&f, "linear_gelu.dw")->data, F32, bound_sum(N + 1));
     assert_close(db, (const double *)record_find(&f, "linear_gelu.db")->data, F32, bound_sum(N));
     record_unload(&f);
@@ -135,8 +135,8 @@ static void compare_backward(Activation kind, DType act, int64_t N, int64_t K, i
     double *dbias64 = stage_widen(&s, dbias);
     linear_activation_backward(&s.stream, kind, dpre, dbias, dw, db, dy, x, pre, w);
     stage_settle();
-    /* On the CPU the joined op must have the bits of the two separate ops. On a GPU the product may not be rounded
-     * before it is multiplied. */
+    /* On the CPU linear_activation_backward must have the bits of linear_backward followed by activation_backward.
+     * On a GPU the product may not be rounded before it is multiplied. */
     if (device_is_host()) {
         Tensor apart = stage_tensor(&s, act, 2, N, K);
         activation_backward(&s.stream, kind, apart, tensor_none(), dx, pre);

@@ -1,5 +1,5 @@
-/* test_matmul_rate.c - matmul_rate, which measures the rate that MFU is relative to: a plausible rate, soon, with all
- * memory returned. */
+/* test_matmul_rate.c - matmul_rate, which measures the FLOP/s of matrix products, the rate that MFU is relative to.
+ * The rate must be plausible and measured within seconds, and all memory returned. */
 #include "test/ref/test.h"
 
 #include "core/thread.h"

@@ -2,10 +2,11 @@
  * and for several in one. */
 #include "test/ref/test.h"
 
-/* Returns the bound of the norm of the error, for matrices of k singular values. The first errors of X are three
- * roundings (X, its factor, the product) of 0.42 u in the root mean square. They grow at most by the map's largest
- * slope, 3.4445 in each of five iterations, while the norm grows from 1 to about 0.9 sqrt(k). Later errors grow less.
- * The slopes of Polar Express are its five a's. */
+/* Returns the bound of the norm of the error, for a matrix with k singular values. u is the relative error of a
+ * rounding. The matrix is rounded three times at first (itself, its factor, the product), each time by 0.42 u in the
+ * root mean square. These errors grow at most by the largest slope of the map, 3.4445 in each of five iterations of
+ * the quintic. Meanwhile the norm grows from 1 to about 0.9 sqrt(k). Later errors grow less. In Polar Express the
+ * five slopes are the linear coefficients of its five polynomials. */
 static double allowed(DType type, int64_t k, NewtonKind kind) {
     double slopes = kind == NEWTON_QUINTIC ? pow(3.4445, 5.0) : 8.2872 * 4.1071 * 3.9487 * 3.3184 * 2.3007 / pow(1.01, 5.0);
     return 0.42 * unit_roundoff(type) * sqrt(3.0) * slopes / (0.9 * sqrt((double)k));
@@ -45,9 +46,9 @@ static void test_record(void **state) {
     compare_record("test/ref/data/muon_polar.rec", NEWTON_POLAR_EXPRESS);
 }
 
-/* Orthogonalizes a matrix x = U diag(s) V^T with singular values from 0.02 to 1. U and V are reflections. Returns the
- * largest difference of X X^T from the identity. From 0.01 of the norm on, the quintic leaves singular values between
- * 0.681 and 1.135, Polar Express between 0.870 and 1.124. */
+/* Orthogonalizes a matrix x = U diag(s) V^T with singular values from 0.02 to 1. U and V are reflections. Returns
+ * the largest difference of X X^T from the identity. Singular values over 0.01 of the norm become values between
+ * 0.681 and 1.135 by the quintic, and between 0.870 and 1.124 by Polar Express. */
 static double worst_of_gram(NewtonKind kind) {
     enum { R = 12, M = 20 };
     Stage   s = stage_create(STAGE_SCRATCH);

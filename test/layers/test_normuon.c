@@ -3,8 +3,8 @@
 
 static const double BETA2 = 0.95;
 
-/* Runs four steps on `parts` matrices in one tensor and compares x and the second moments v with the reference. A row
- * of zeros must keep zero moments. */
+/* Runs four steps on `parts` matrices in one tensor. Compares x and the second moments v with the reference. The
+ * moments of a row of zeros must stay zero. */
 static void compare(int64_t R, int64_t M, int64_t parts, NeuronSide side) {
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  v = stage_random(&s, F32, 2, R, parts * M, 1, 0, 0);

@@ -85,7 +85,7 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     assert_close(r.y, r.y64, act, bound_sum(C));
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
 
-    /* expects the norm of x + update, rounded to its type as it is stored, as by residual_forward */
+    /* expects the norm of x + update, after this sum was rounded to the type in which it is stored */
     Tensor update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C),
            y = stage_tensor(&s, act, 2, N, C);
     Tensor alone = stage_tensor(&s, act, 2, N, C);

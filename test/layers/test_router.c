@@ -102,7 +102,7 @@ static void compare(DType act, int64_t B, int64_t T, int64_t E, int64_t k, int n
     }
     assert_close(p, p64, act, bound_sum(E + ROUTER_TERMS));
     assert_close(weight, weight64, act, bound_sum(E + ROUTER_TERMS));
-    /* the gradient is a sum of terms p dp, which may cancel */
+    /* the gradient of the logits is a sum of probabilities times their gradients, which may cancel */
     assert_close(dlogits, dlogits64, act, bound_cancelling(E + ROUTER_TERMS, 1.0 / (double)E));
     free(want);
     stage_destroy(&s);

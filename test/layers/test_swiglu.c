@@ -145,7 +145,7 @@ static void test_weighted_shapes(void **state) {
         for (int i = 0; i < COUNT(shapes); i++) compare_weighted(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
 }
 
-/* Tests large, infinite and undefined gates; `up` is 1. */
+/* Tests large, infinite and undefined gate values; all values of `up`, by which silu(gate) is multiplied, are 1. */
 static void test_extremes(void **state) {
     (void)state;
     static const double x_of[] = {0.0, -0.0, 50.0, -85.0, 100.0, -100.0, 1e30, -1e30, INFINITY, -INFINITY};

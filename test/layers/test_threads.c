@@ -82,7 +82,7 @@ static Outputs head_norm(Stage *s, DType act) {
     head_norm_backward(&s->stream, dx, dw, y, x, 0, heads, w, rstd);
     return (Outputs){{y, dx, dw}, 3};
 }
-/* Attention: threads divide few heads by tiles, and many heads by heads. */
+/* Runs attention. Threads divide the work by heads if there are many heads, and by tiles of rows if there are few. */
 static Outputs attention(Stage *s, DType act, int64_t B, int64_t T, HeadShape h) {
     int64_t C = h.query * h.size;
     Tensor  qkv = random_act(s, act, B * T, heads_columns(h), 1), y = stage_tensor(s, act, 2, B * T, C),
@@ -143,7 +143,8 @@ static void test_all(void **state) {
         for (int i = 0; i < COUNT(ops); i++) compare(ops[i], (DType)act);
 }
 
-/* Tests products in which oneDNN multiplies bf16 itself, on processors that can, or emulated if a test requests it. */
+/* Tests products of bf16 in which oneDNN multiplies bf16 itself. TRAIN_GPT_BF16=onednn requests this; on processors
+ * without bf16 instructions oneDNN emulates them. */
 static void test_native_bf16(void **state) {
     (void)state;
     if (strncmp(device_isa(), "avx512", 6) != 0) skip();
@@ -153,8 +154,8 @@ static void test_native_bf16(void **state) {
     unsetenv("TRAIN_GPT_BF16");
 }
 
-/* Subnormal results are flushed to zero in every thread, because they are slow. Subnormal operands from a file are
- * used. */
+/* Subnormal results are flushed to zero in every thread, because they are slow. Subnormal operands, such as weights
+ * from a file, are not. */
 static volatile float small = 1e-20f, subnormal = 1e-40f;
 static void test_subnormals(void **state) {
     (void)state;

@@ -1,8 +1,8 @@
 /* test_zero.c - zero_tensors sets each tensor of the list to zero, and nothing else. */
 #include "test/ref/test.h"
 
-/* A list of more tensors than one launch takes. Some are empty, some large; they have any alignment and one element
- * between them. */
+/* Zeroes more tensors than one launch takes. Some are empty, some large. They have any alignment. One element lies
+ * between two neighbours and must keep its value. */
 static void test_list(void **state) {
     (void)state;
     enum { PIECES = 350, ROOM = 100000 };

@@ -113,8 +113,7 @@ static inline double learning_rate(int64_t s) {
     return LEARNING_RATE * (FINAL_FRACTION + (1.0 - FINAL_FRACTION) * (1.0 + cos(acos(-1.0) * progress)) / 2.0);
 }
 
-/* Returns the norm of all gradients. The layout is that for several ranks, and rank 0 alone would add only its own
- * shard. */
+/* Returns the norm of all gradients. It adds all shards, because the model has the memory layout for several ranks. */
 static inline double gradient_norm(Model *m) {
     Tensor sum = step_sum(&m->sums, SUM_GRAD_SQUARES);
     device_zero(&m->stream, sum);

@@ -62,8 +62,8 @@ static int list_grids(int ranks, Grid *grid) {
     return count;
 }
 
-/* covered: the pairs of values of two axes that are in a grid chosen so far. new_pairs returns how many pairs of g are
- * not yet covered; if `marks` is 1, they are from now on. */
+/* covered[a][v][b][w]: 1 if a grid chosen so far has value v on axis a and value w on axis b. new_pairs returns how
+ * many such pairs of g are not yet covered. If `marks` is 1, it marks them as covered. */
 static char covered[FACTORS][VALUES][FACTORS][VALUES];
 static int new_pairs(Grid g, int marks) {
     int news = 0;
@@ -76,8 +76,8 @@ static int new_pairs(Grid g, int marks) {
     return news;
 }
 
-/* Chooses the grid with the most uncovered pairs of values of two axes, again and again until all pairs are covered.
- * Then adds other grids until LEAST_GRIDS are chosen. Returns how many are chosen. */
+/* Chooses grids until every pair of values of two axes is in a chosen grid. Each time it takes the grid with the
+ * most new pairs. Then adds other grids until LEAST_GRIDS are chosen. Returns how many are chosen. */
 enum { LEAST_GRIDS = 4 };
 static int choose(const Grid *grid, int count, Grid *chosen) {
     int n = 0;
@@ -88,7 +88,7 @@ static int choose(const Grid *grid, int count, Grid *chosen) {
             if (news > most) most = news, best = i;
         }
         if (best < 0 || (most == 0 && n > 0 && count <= LEAST_GRIDS)) return n;
-        /* no grid has uncovered pairs: takes one from evenly spread places of the list */
+        /* if no grid has a new pair of values of two axes, takes one from evenly spaced places of the list */
         if (most == 0) best = n * count / LEAST_GRIDS;
         new_pairs(grid[best], 1);
         chosen[n++] = grid[best];
@@ -163,8 +163,8 @@ static void create(Job *j, Grid g, int ranks) {
     ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
-/* Returns this rank's next micro-batch. Micro-batch k of a step has sequences k B to k B + B - 1 of its SEQUENCES. Each
- * data rank takes several consecutive micro-batches. */
+/* Returns this rank's next micro-batch of B sequences. Micro-batch k of a step has sequences k B to k B + B - 1 of
+ * the SEQUENCES of the step. Each data rank takes several consecutive micro-batches. */
 static Batch next_batch(void *job) {
     Job        *j = (Job *)job;
     int64_t     B = j->grid.of[SEQUENCES_AT_ONCE], own = T / j->grid.of[CONTEXT],
@@ -186,8 +186,8 @@ static Batch next_batch(void *job) {
 
 typedef struct { double loss, norm, gradient, weight; uint64_t bits; } Errors;
 
-/* Trains on a grid and returns the largest relative errors. The last weights are compared only if steps is STEPS,
- * because PyTorch's weights were recorded after STEPS steps. */
+/* Trains on grid g of ranks and returns the largest relative errors. The last weights are compared only if steps is
+ * STEPS, because PyTorch's weights were recorded after STEPS steps. */
 static Errors train(Grid g, int ranks, int steps) {
     Job    j;
     Errors e = {0};

@@ -47,7 +47,7 @@ static void test_recompute(void **state) {
     for (SHAPE.activation = 1; SHAPE.activation < ACTIVATION_COUNT; SHAPE.activation++) recompute_all();
 }
 
-/* The loss differs between any two kinds of activation. */
+/* Checks that any two kinds of activation give different losses. */
 static void test_apart(void **state) {
     (void)state;
     double loss[ACTIVATION_COUNT];

@@ -10,7 +10,7 @@ static const char *RECORDS = "test/ref/data/gpt.rec";
 #include "test/model/curve_fixture.h"
 
 enum { B = 2, CUTS = 4 };
-/* positions at which a document begins in each of the B sequences, except position 0; ends with T */
+/* [sequence] positions at which a document begins, except position 0; ends with T, the length of a sequence */
 static const int CUT[B][CUTS + 1] = {{3, 4, 19, 31, T}, {1, 25, 26, 38, T}};
 
 static void take_starts(Model *m, Batch *batch) {

@@ -53,7 +53,7 @@ static void test_nan(void **state) {
     nan_leaves_no_trace();
 }
 
-/* Two models that are trained on the same batches have equal bits in losses, gradients and weights. */
+/* Checks that two models trained on the same batches have equal bits in losses, gradients and weights. */
 static void test_repeat(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {
@@ -70,8 +70,8 @@ static void test_repeat(void **state) {
     }
 }
 
-/* Runs one sequence of 17 tokens in two models: one with memory for four sequences of 40, which has run other work
- * before, and one with memory for just these. Losses and gradients must agree. */
+/* Runs one sequence of 17 tokens in two models. One has memory for four sequences of 40 and has run other work
+ * before. The other has memory for just this sequence. Losses and gradients must agree. */
 static void test_smaller_batch(void **state) {
     (void)state;
     Model *large = model_create(F32, 4, T, RECOMPUTE_NONE, GPT_TRAINING),

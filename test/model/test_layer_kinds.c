@@ -103,8 +103,8 @@ static void kinds_that_compute_the_same_have_the_same_bits(void **state) {
         StepValues pattern = train(r, several);
         assert_memory_equal(one, several, sizeof one);
         assert_int_equal(plain.hash[HASH_REPLICAS], pattern.hash[HASH_REPLICAS]);
-        /* calls[0]: forwards of the plain kind, blocks 0 and 3; calls[1]: of the windowed kind, blocks 1, 2 and 4. On a
-         * GPU later steps replay a CUDA graph and call no function. */
+        /* calls[0] counts forwards of the plain kind, in blocks 0 and 3; calls[1] those of the windowed kind, in
+         * blocks 1, 2 and 4. On a GPU later steps replay a CUDA graph and call no function. */
         if (device_is_host()) assert_true(calls[0] == 2 * STEPS && calls[1] == 3 * STEPS);
     }
     chosen = NULL;

@@ -1,8 +1,7 @@
 /* test_llama.c - whole models of the kinds llama and qwen3, compared with PyTorch's float64 records
- * (test/ref/generate.py). llama has heads that share keys, positions scaled as in Llama 3, and its own output head; it
- * is trained by AdamW and by Muon. qwen3 has heads with norms, which together are wider than the stream. The models are
- * also compared with themselves: other micro-batches, recomputation, inference, tokens one by one.
- */
+ * (test/ref/generate.py). llama has heads that share keys, positions scaled as in Llama 3, and its own output head.
+ * It is trained by AdamW and by Muon. qwen3 has heads with norms, which together are wider than the residual stream.
+ * The models are also compared with themselves: other micro-batches, recomputation, inference, tokens one by one. */
 #include "test/ref/test.h"
 
 #include "model/params.h"

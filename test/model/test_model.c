@@ -13,13 +13,14 @@ static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, i
 static void run_everything(Model *m) {
     Arena  tokens = arena_create("tokens", 1 << 20);
     Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1),
-                     tensor_none()}; /* no starts of documents; memory is zero at first, so all tokens are 0 */
+                     /* there are no starts of documents; the memory of the batch is zero, so all tokens are 0 */
+                     tensor_none()};
     OptimizerStep  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
     float  logits[389];
     masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
-    /* the first micro-batch sets the gradients of blocks, the others add to them */
+    /* the first micro-batch of a step sets the gradients of blocks, the others add to them */
     for (MicroBatch which = MICRO_EARLIER; which <= MICRO_LAST; which++) {
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, which);
@@ -71,9 +72,9 @@ static double bytes_of(const Ledger *l, const char *op) {
     return sum;
 }
 
-/* A product of [m,k] and [k,n] takes 2 m n k FLOPs. Each weight of a block, and each of the V' x C of the output head,
- * is in one product of the forward pass and in two of the backward pass. Attention has 2 products forward and 5
- * backward, over the causal half of T x T. */
+/* A product of [m,k] and [k,n] takes 2 m n k FLOPs. Each weight of a block is in one product of the forward pass and
+ * in two of the backward pass. So is each of the V' x C weights of the output head, with V' the padded vocabulary.
+ * Attention has 2 products forward and 5 backward, over the causal half of T x T. */
 static void test_flops(void **state) {
     (void)state;
     ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
@@ -166,8 +167,8 @@ static int64_t products_of(const Ledger *l, int64_t m, int64_t n, int64_t k) {
     return count;
 }
 
-/* With tensor ranks t and ZeRO-3 over Z, every matrix, its gradient and its moments are stored on a t x Z grid, and
- * each product has a t-th of the columns, or of the inner extent: two-dimensional tensor parallelism. */
+/* Tests two-dimensional tensor parallelism: t tensor ranks and ZeRO-3 over Z ranks. Every matrix, its gradient and
+ * its moments are stored on a t x Z grid. Each product has a t-th of the columns, or of the inner extent. */
 static void test_two_dimensions(void **state) {
     (void)state;
     enum { TENSOR = 2, Z = 3, C = 48, L = 3, V = 512, B = 4, T = 40, N = B * T };
@@ -186,7 +187,7 @@ static void test_two_dimensions(void **state) {
             assert_true(p->local[0] * p->local[1] * TENSOR == (p->cut == CUT_VOCABULARY ? (int64_t)V * C : p->elems));
     }
     int64_t matrices = 12 * C * C / TENSOR, rest = layout.bucket[1].elems - matrices;
-    /* rest: vectors, and rounding up to 64 elements */
+    /* rest: elements besides those of matrices: the vectors of the block, and padding to multiples of 64 */
     assert_true(rest >= 0 && rest <= 20 * C + Z * 64 + 12 * 64);
     assert_true(layout.bucket[1].piece_elems * Z == layout.bucket[1].elems);
     size_t params = 2 * (size_t)(stays + 2 * layout.bucket[1].elems + blocks), optimizer = 3 * 4 * (size_t)layout.shard_elems;
@@ -246,7 +247,8 @@ static void test_batch_sizes(void **state) {
             int64_t size = model_batch(B, left);
             assert_true(size >= 1 && size <= left && size <= B);
             assert_true(size == B || size <= 64 || (size & (size - 1)) == 0);
-            if (B <= 64) assert_int_equal(size, left < B ? left : B); /* for B up to 64 every size up to B may occur */
+            /* up to B = 64 a batch of an evaluation may have any size up to B */
+            if (B <= 64) assert_int_equal(size, left < B ? left : B);
         }
     ModelSpec spec = spec_of(F32, 1 << 20, 40, RECOMPUTE_NONE, 0);
     double    begin = clock_ms();

@@ -1,13 +1,14 @@
-/* test_mup.c - µP (model/params.h): the factors of each row; and twenty steps compared with recorded float64 results of
- * PyTorch in the paper's form, where scores and logits have the factors and the weights have none. */
+/* test_mup.c - µP (model/params.h). Tests the factors of each row of the parameter table. Compares twenty steps with
+ * recorded float64 results of PyTorch in the form of µP's paper, where scores and logits have the factors and the
+ * weights have none. */
 #include "test/ref/test.h"
 
 #include "model/params.h"
 
 enum { T = 40 };
-/* Sizes of a gpt2 with µP. In this test m, its width over the base's, is 2. b is the fourth root of the base's head
- * size over its own, which is 16, so b = 2, too. With powers of two the first weights equal PyTorch's recorded ones
- * exactly. */
+/* Sizes of a gpt2 with µP. In this test m, the width over the base's width, is 2. b, the fourth root of the base's
+ * head size over the head size, is (16)^(1/4) = 2. With powers of two the first weights equal PyTorch's recorded
+ * ones exactly. */
 #define GPT2_MUP(base, head)                                                                                         \
     {.n_layer = 2, .n_head = 3, .n_embd = 42, .n_positions = T, .vocab_size = 389, .mup_base_n_embd = base,          \
      .mup_base_head_dim = head}
@@ -44,7 +45,7 @@ static void test_base(void **state) {
 }
 
 /* Checks the factors of µP in every row of the parameter table. The width is four times the base's, and heads are 16
- * times as large as the base's, so b = (1/16)^(1/4) = 1/2. */
+ * times as large as the base's. b is the fourth root of the base's head size over the model's: (1/16)^(1/4) = 1/2. */
 static void test_rows(void **state) {
     (void)state;
     ModelShape shape = {.n_layer = 2, .n_head = 1, .n_embd = 64, .n_positions = 8, .vocab_size = 9,
@@ -73,8 +74,8 @@ static void test_rows(void **state) {
     layout_destroy(&l);
 }
 
-/* Multiplies the masters of each parameter by f, the factor of its learning rate (Param.rate), for matrices twice that.
- * Then this model has the weight f w where the recorded model has w. */
+/* Multiplies the fp32 master weights of each parameter by f: the factor of its learning rate (Param.rate), for
+ * matrices twice that. The model then has the weight f w where the recorded model has w. */
 static void scale_masters(Model *m) {
     for (int i = 0; i < m->shards->spans; i++) {
         Span         span = m->shards->span[i];

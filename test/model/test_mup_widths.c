@@ -1,11 +1,12 @@
-/* test_mup_widths.c - the coordinate check of µP (arXiv:2203.03466, appendix D.1). After a few steps the stream and the
- * logits have changed by as much at width 512 as at 64. Without µP the change grows with the width. */
+/* test_mup_widths.c - the coordinate check of µP (arXiv:2203.03466, appendix D.1). After a few steps the residual
+ * stream and the logits have changed by as much at width 512 as at 64. Without µP the change grows with the width. */
 #include "test/ref/test.h"
 
 #include "model/model.h"
 
 enum { L = 2, V = 64, B = 4, T = 16, N = B * T, STEPS = 4, NARROW = 64, HEAD = 16 };
-/* mean |after - before| over all elements of the residual stream, and of the logits; training lies between */
+/* mean |after - before| of the elements of the residual stream, and of the logits, before and after some training
+ * steps */
 typedef struct { double stream, logits; } Change;
 
 static ModelShape shape_of(int arch, int64_t width, int is_mup, int has_wide_heads) {
@@ -81,7 +82,8 @@ static void compare_widths(int arch, const OptimizerKind *optimizer, int64_t wid
 
 static void test_widths(void **state) {
     (void)state;
-    if (stage_is_slow()) return; /* skipped on the slow emulator, because the result does not depend on the backend */
+    /* skipped on the slow emulator of a GPU, because the result does not depend on the backend */
+    if (stage_is_slow()) return;
     compare_widths(ARCH_GPT2, &OPTIMIZER_ADAMW, 512, 0);
     compare_widths(ARCH_LLAMA, &OPTIMIZER_ADAMW, 256, 0);
     compare_widths(ARCH_GPT2, &OPTIMIZER_ADAMW, 256, 1);
@@ -129,5 +131,6 @@ static int tests(void) {
     return cmocka_run_group_tests_name("mup_widths", all, NULL, NULL);
 }
 
-/* runs once, without stage_main, because other numbers of threads and instruction sets compute the same */
+/* runs once instead of through stage_main, which repeats tests for each instruction set and number of threads: here
+ * the result is the same */
 int main(void) { return tests(); }

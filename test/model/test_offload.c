@@ -39,7 +39,7 @@ static void test_pages(void **state) {
             parts += span.elems > tensor_elems(m->optimizer.page[0]);
             memcpy(want.master + span.shard, optimizer_master(&m->optimizer, span).data, (size_t)span.elems * sizeof(float));
         }
-        assert_true(parts > 0); /* at least one tensor is larger than a page, so it is updated in several */
+        assert_true(parts > 0); /* at least one tensor is larger than a page, so it is updated in several parts */
         for (h.step = 1; h.step <= STEPS; h.step++) {
             rng_normal(want.grad, n, 11, (uint64_t)(h.step * n), 0.0f, 1.0f);
             for (int i = 0; i < z->spans; i++)

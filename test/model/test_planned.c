@@ -72,7 +72,7 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
         gpt_forward(&m->gpt, &m->stream, part);
         gpt_loss(&m->gpt, &m->stream, part);
     }
-    /* a sampled sequence has a multiple of SAMPLE_STEP tokens, but at most T */
+    /* the model samples with sequences whose length is a multiple of SAMPLE_STEP tokens, at most T */
     for (int64_t t = SAMPLE_STEP; t < T + SAMPLE_STEP; t += SAMPLE_STEP) {
         Tensor text = tensor_2d(batch.inputs.data, I32, 1, t < T ? t : T);
         gpt_forward(&m->gpt, &m->stream, (Batch){text, text, tensor_none()});
@@ -90,8 +90,8 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
     model_destroy(m);
 }
 
-/* Compares products for vocabularies with and without padding, and for micro-batches whose rows the classifier divides
- * into equal chunks, or with a shorter last one. */
+/* Compares the planned products with those that run. Vocabularies are with and without padding. The classifier
+ * divides the rows of a micro-batch into equal chunks, or the last chunk is shorter. */
 static void test_step(void **state) {
     (void)state;
     /* skipped on a GPU, where the workspace is the same for all products */

@@ -1,4 +1,4 @@
-/* test_precision.c - the types that `precision` resolves to, and dynamic loss scaling. */
+/* test_precision.c - the number types that each value of the key `precision` stands for, and dynamic loss scaling. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static void test_words(void **state) {
     }
 }
 
-/* The scale is halved by an overflow, doubled after 2000 good steps in a row, and stays between its limits. */
+/* The loss scale is halved by an overflow, doubled after 2000 good steps in a row, and stays between its limits. */
 static void test_scale(void **state) {
     (void)state;
     LossScale s = loss_scale_start(F16);

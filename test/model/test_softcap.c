@@ -40,7 +40,7 @@ static void test_logits(void **state) {
         assert_true(fabs((double)tokens[row] - loss) <= 2e-6);
         sum += loss;
     }
-    assert_true(largest > 0.01); /* some logit has changed by more than 0.01, so the cap has had an effect */
+    assert_true(largest > 0.01); /* some logit has changed by more than 0.01, so the cap has an effect */
     for (int with_gradient = 0; with_gradient < 2; with_gradient++) {
         shards_begin(m->shards, &m->stream);
         step_sums_zero(&m->sums, &m->stream);

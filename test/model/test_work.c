@@ -15,13 +15,13 @@
 
 enum { STAGES_MOST = 8, PARTS_MOST = 4, MICRO_MOST = 32 };
 
-/* A message between stages: the work that sent it, and the time when it was sent. */
+/* A message between pipeline stages: the work item that sent it, and the time when it was sent. */
 typedef struct { int is_there; Work of; double at; } Message;
 
-/* State of a simulated stage. For each kind of work (forward, backward): whether a receive is posted, the message that
- * has arrived, and the message that waits to be sent. */
+/* State of a simulated pipeline stage. For each kind of work (forward, backward): whether a receive is posted, the
+ * message that has arrived, and the message that waits to be sent. */
 typedef struct {
-    int64_t at;      /* number of the next work in the list */
+    int64_t at;      /* index of the next work item in the stage's list */
     double  free_at;
     int     posted[2];
     Message in[2], out[2];
@@ -70,8 +70,8 @@ static double run(const WorkList *lists, int P, int V, int64_t M) {
             int      from_message = takes(one, P, V, p);
             if ((from_message && !in->is_there) || (gives(one, P, V, p) && out->is_there)) continue;
             double begin = s->free_at;
-            /* messages arrive in the order in which they were sent, so this one must be the input of the present
-             * work */
+            /* messages arrive in the order in which they were sent, so this one must be the input of the work item
+             * that runs now */
             if (from_message) {
                 int before = receiver_of(!one.kind, P, p);
                 assert_true(in->of.micro == one.micro &&
@@ -110,8 +110,8 @@ static void expect_list(const WorkList *w, int V, int64_t M) {
         }
     }
     for (int64_t i = 0; i < w->count; i++) assert_int_equal(seen[i], 1);
-    /* Checks that few micro-batches are open at once: tokens of micro-batch m are in slot m mod w->micros from its
-     * first forward to its last backward. */
+    /* Checks that few micro-batches are in memory at once. The tokens of micro-batch m are in slot m mod w->micros
+     * from its first forward to its last backward. */
     int64_t begun = 0, ended = 0;
     for (int64_t i = 0; i < w->count; i++) {
         Work one = w->work[i];

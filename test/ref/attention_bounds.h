@@ -5,11 +5,11 @@
 #include "test/ref/test.h"
 
 /* Bounds for inputs uniform in +-spread and gradients dy uniform in +-dy_spread. A score is a sum of D terms and has
- * the size spread^2/3. Its rounding error is a relative error of exp(score). dp is the gradient of a probability p, and
- * ds = p (dp - dy.y) that of a score. In bf16 the rounding of y makes dy.y wrong by some u of dp's size, like the
- * rounding of dp itself. The op may also round p and ds for its matrix products. So at most three such errors are
- * independent. In row 0, p = 1 and dp - dy.y = 0, so only errors are left, of terms of size dp k / sqrt(D) = dy_spread
- * spread^2 / 3^1.5. */
+ * the size spread^2/3. Its rounding error is a relative error of exp(score). dp is the gradient of a probability p,
+ * and ds = p (dp - dy.y) that of a score. In bf16 the rounding of y makes dy.y wrong by some u of dp's size, like
+ * the rounding of dp itself. The op may also round p and ds for its matrix products. So at most three such errors
+ * are independent. In row 0, p = 1 and dp - dy.y = 0, so only errors are left. For an element k of a key they have
+ * terms of size dp k / sqrt(D) = dy_spread spread^2 / 3^1.5. */
 typedef struct { Bound y, lse, dv, dqk; } AttentionBounds;
 
 static inline AttentionBounds attention_bounds(int64_t T, HeadShape h, double spread, double dy_spread) {

@@ -21,13 +21,13 @@
 #define COMPARE_K 8.0
 
 typedef struct {
-    double terms;     /* number of terms in the sum for one element (n in the formula above) */
-    /* number of roundings of the result: 1, or more if factors of it are stored before (r in the formula above) */
+    double terms;     /* number n of terms in the sum for one element, whose rounding error grows with sqrt(n) */
+    /* number of roundings of the result to its type: 1, or more if factors of it are stored before */
     double roundings;
-    /* error of a sum of terms that are rounded to 16 bits, in units of u rms (inner in the formula above); ignored for
-     * F32 */
+    /* error of a sum whose terms were rounded to 16 bits before, divided by the error of one rounding times the root
+     * mean square of the tensor; ignored for F32 */
     double inner;
-    double size;      /* typical size of the terms if they cancel; else 0 */
+    double size; /* typical size of the terms of a sum that cancel to a much smaller result; 0 if they do not cancel */
 } Bound;
 
 static inline Bound bound_sum(int64_t terms) {
@@ -46,12 +46,12 @@ static inline Bound bound_bf16(int64_t terms, double roundings, double inner) {
 
 double unit_roundoff(DType type);
 
-/* Returns the largest error over the tensor divided by the bound for it. A result over 1 is a failure; NaN in got makes
- * it infinite. act is the type (F32, BF16, F16) whose roundings count in the third term of the formula above.
+/* Returns the largest error over the tensor divided by the bound for it. A result over 1 is a failure; NaN in got
+ * makes it infinite. act is the type (F32, BF16, F16) to which terms were rounded before they entered a sum.
  * COMPARE_VERBOSE=1 in the environment prints each result. */
 double compare_ratio(const char *what, Tensor got, const double *want, DType act, Bound bound);
 
-/* Returns ||got - want|| / ||want|| over n elements. */
+/* Returns ||got - want|| / ||want|| over all elements of the tensor. */
 double compare_norm(Tensor got, const double *want);
 /* Returns the largest |a - b| / max|b| of two float64 arrays. */
 double compare_doubles(const double *a, const double *b, int64_t n);

@@ -18,8 +18,8 @@ typedef double (*Objective)(void *ctx);
  * |difference|. */
 double difference_error(Objective objective, void *ctx, double *x, const double *gradient, int64_t n);
 
-/* Returns 1 if the gradient is within the allowance AND each of these faults planted in it is not: one element 0.001 %
- * too large, one sign changed, everything 0.001 % too large, everything shifted by one element. */
+/* Returns 1 if the gradient is within DIFFERENCE_ALLOWED, and each of these faults planted in it is not: one element
+ * 0.001 % too large, one sign changed, everything 0.001 % too large, everything shifted by one element. */
 int difference_proves(Objective objective, void *ctx, double *x, const double *gradient, int64_t n);
 
 /* Returns sum_i a[i] b[i]. The usual objective is such a sum: the output weighted by its gradient. */

@@ -11,11 +11,13 @@ double ref_fp8_value(int code, DType type);
 /* Returns the code nearest to x, at a tie the even one. A number beyond the largest value gets the code of the largest
  * value. NaN and infinity get 0x7f. */
 int    ref_fp8_code(double x, DType type);
-/* Returns the scale s: the largest power of two from 2^-100 to 2^100 with s amax <= max/2. Returns 1 if amax is 0. */
+/* Returns the scale s: the largest power of two from 2^-100 to 2^100 with s amax <= half of the largest value of the
+ * type. Returns 1 if amax is 0. */
 double ref_fp8_scale(double amax, DType type);
 
 typedef struct { int64_t over, vanished; double amax; } RefLost;
-/* Rounds x to y = fp8(s x) / s; NaN where x is not finite. y may be x. Returns the counts of what was lost. */
+/* Rounds x to y = fp8(s x) / s; NaN where x is not finite. y may be x. Returns how many values were too large or
+ * vanished. */
 RefLost ref_fp8_round(double *y, const double *x, int64_t n, double s, DType type);
 
 /* Makes memory for an op's scales: 2^exponent for x, w and dy, with no maximum noted yet and counts of zero. */

@@ -79,7 +79,7 @@ def op_records():
     y.backward(dy)
     inputs("linear", x=x, w=weight, b=bias, dy=dy)
     results("linear", y=y, dx=x.grad, dw=weight.grad, db=bias.grad, gelu=F.gelu(y, approximate="tanh"))
-    # The second product of an MLP, whose input is x = gelu(pre); its backward continues to pre.
+    # The second product of an MLP. Its input is x = gelu(pre), and the backward pass goes on to the gradient of pre.
     pre, weight, bias = leaf(exact(N, K)), leaf(exact(K, M)), leaf(exact(M))
     x = F.gelu(pre, approximate="tanh").float().double()  # x rounded to fp32, as a program in fp32 stores it
     y = F.gelu(pre, approximate="tanh") @ weight + bias

@@ -68,8 +68,8 @@ void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, d
                double beta2, double eps, double decay, int64_t step, double grad_scale);
 /* Updates the momentum m, and replaces grad [n] by the direction of Muon's step, before it is made orthogonal. */
 void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double grad_scale);
-/* Makes one matrix [R,M], whose rows are `stride` elements apart, nearly orthogonal by five iterations: quintic ones,
- * or those of Polar Express if is_polar is 1. */
+/* Makes one matrix [R,M], whose rows are `stride` elements apart, nearly orthogonal by five Newton-Schulz
+ * iterations. They use one quintic polynomial, or the five of Polar Express if is_polar is 1. */
 void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride, int is_polar);
 /* Normalizes a matrix x [R,M] for NorMuon. Updates v, the moving mean of squares of each row (of each column if
  * are_rows is 0), and divides by its root. Then the whole matrix gets the norm sqrt(min(R,M)). v has the layout of x,

@@ -57,8 +57,8 @@ int stage_act_types(void);
 /* Returns 1 on the emulator, which is slow. Tests then use their smaller sizes. */
 int stage_is_slow(void);
 
-/* The main() of an op's test. On the CPU it runs the program again for each instruction set of this processor, with 1,
- * 3 and 2 threads. Each run calls tests(). Returns the exit status. */
+/* The main() of an op's test. On the CPU it runs the program again for each instruction set of this processor, with
+ * 1, 3 and 2 threads. Each process calls tests(). Returns the exit status. */
 int stage_main(char **argv, int (*tests)(void));
 
 #endif

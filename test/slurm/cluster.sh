@@ -21,8 +21,8 @@ cluster_start() {
     [ $# -gt 0 ] || set -- "$host"
     cluster=$(mktemp -d) || return
     mkdir "$cluster/state"
-    # This SLURM needs no munge, no cgroups and no database. It is told of more processors than the machine has, so that
-    # jobs never wait for each other. KillWait: a job gets KILL 5 s after TERM.
+    # This SLURM needs no munge, no cgroups and no database. Its configuration names more processors than the machine
+    # has, so that jobs never wait for each other. KillWait: a job gets KILL 5 s after TERM.
     cat >"$cluster/slurm.conf" <<CONF
 ClusterName=test
 SlurmctldHost=$host(127.0.0.1)

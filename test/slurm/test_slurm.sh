@@ -61,17 +61,17 @@ long="eval.every=0 log.every=1000 checkpoint.every=500"
 
 # --- a time limit: the whole way round ------------------------------------------------------------------------------------------------------
 
-# This run would last for days. SLURM sends the signal 20 to 50 s before the end of the job's time limit of one minute.
-# After the job is requeued, its config is changed to end 500 steps later. The learning rate does not depend on the
-# number of steps, so the steps equal those of an unbroken run.
+# Starts a job that would last for days. SLURM sends the signal 20 to 50 s before the end of the job's time limit of one
+# minute. After the job is requeued, its config is changed to end 500 steps later. The learning rate does not depend on
+# the number of steps, so the steps equal those of an unbroken run.
 sed 's/"steps": 12/"steps": 1000000/' tiny.json >limited.json
 job=$(config=limited.json submit --time=1 --signal=B:USR1@20 -- run.dir=limited $long schedule.name=constant)
-# At the same time another job runs a program that does not stop in time, because it ignores the signal.
+# Starts a job whose program does not stop in time, because it ignores the signal.
 printf '%s\n' '#!/bin/bash' '[ "$1" != check ] || { echo "run folder  deaf"; exit; }' "trap '' USR1" 'while :; do sleep 0.2; done' >deaf.sh
 chmod +x deaf.sh
 deaf=$(TRAIN_GPT=$PWD/deaf.sh LAUNCH=none submit --time=1 --signal=B:USR1@20 --)
-# A third job gets no signal from SLURM (CONT has no effect). The program stops in time because it knows the job's end
-# time (SLURM_JOB_END_TIME).
+# Starts a job that gets no signal to stop from SLURM (CONT has no effect). The program stops in time because it knows
+# the job's end time (SLURM_JOB_END_TIME).
 clock=$(submit --time=1 --signal=B:CONT@1 -- run.dir=clock $long run.steps=1000000)
 
 stopped='exit code 75; .*requeued .*step [1-9][0-9]*'

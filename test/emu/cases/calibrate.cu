@@ -28,8 +28,8 @@ template <typename T> std::vector<T> operands(size_t n, uint32_t seed) {
 
 enum Primitive { LDMATRIX, LDMATRIX_TRANSPOSED, CP_ASYNC_SHORT, NAMED_BARRIER, EXP2, MMA };
 
-/* Runs a primitive in each warp on its own. 32 rows of 16 bytes are written to shared memory, read by ldmatrix and
- * multiplied. */
+/* Runs the chosen instruction in each warp separately. It writes 32 rows of 16 bytes to shared memory, reads them by
+ * ldmatrix and multiplies them. */
 template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive primitive) {
     struct alignas(16) Row { T x[8]; }; /* a row is 16 bytes, aligned, because cp.async copies a whole row */
     SMEM(Row, rows, [THREADS]);
@@ -56,7 +56,8 @@ template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive p
 
 enum Hopper { TMA_INSIDE, TMA_ACROSS_THE_EDGE, EVERY_THREAD_ARRIVES, WGMMA };
 
-/* Runs a primitive in one warpgroup: returns a tile as TMA writes it to shared memory, or the product of two tiles. */
+/* Runs the chosen instruction in one warpgroup. Writes to out a tile as TMA wrote it to shared memory, or the
+ * product of two tiles. */
 template <typename T>
 KERNEL __launch_bounds__(THREADS, 1)
     hopper_kernel(uint32_t *out, const __grid_constant__ TensorMap map, Hopper primitive) {
@@ -87,7 +88,7 @@ KERNEL __launch_bounds__(THREADS, 1)
         wgmma_wait<0>(d);
     }
     const T *mine = shared->a + threadIdx.x * 32;
-    /* each thread reads a value that another thread stored before it arrived */
+    /* each thread reads a value that another thread stored before that thread arrived */
     if (primitive == EVERY_THREAD_ARRIVES) {
         shared->b[threadIdx.x] = mine[0];
         mbarrier_arrive(&shared->all_arrived);

@@ -32,8 +32,8 @@ template <typename A, typename B, int N, bool in_registers, int turned>
 void product(float *out, const A *a, const B *b, int k, Stream *s);
 void two_products(float *out, const bf16 *a, const bf16 *b, Stream *s);
 
-/* Writes `in`, or its transpose, to out. seen[i] is the first element of out for rows 64 i to 64 i + 63 of `in`, as the
- * block that stored it reads it back. */
+/* Writes `in`, or its transpose, to out by TMA stores. A block stores 64 rows of `in`, reads back the first element
+ * that it stored, and writes it to seen[block]. */
 template <typename T, bool transposed> void store(T *out, T *seen, const T *in, int rows, int columns, Stream *s);
 template <typename T> void sum_of_blocks(T *sum, int rows, int blocks, int rounds, Stream *s);
 void hand_on(float *out, const float *in, int n, Stream *s);

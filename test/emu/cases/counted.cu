@@ -6,8 +6,8 @@
 
 enum { ROW = 64 }; /* elements of a row: 64 of 16 bits are 128 bytes, which use each of the 32 banks once */
 
-/* A kernel of one warp with known costs. The comment of each access to shared memory gives the passes it takes and the
- * least passes it could take. Comments with bytes count those requested of global memory. */
+/* A kernel of one warp with known costs. The comment of each access to shared memory gives the passes it takes and
+ * the least passes it could take. Comments with bytes count the bytes requested of global memory. */
 KERNEL counted_kernel(float *out, const float *in) {
     SMEM(bf16, rows, [WARP * ROW]);
     float   *words = reinterpret_cast<float *>(rows);
@@ -42,7 +42,9 @@ void counted_case() {
     CUDA_CHECK(cudaEventCreate(&from));
     CUDA_CHECK(cudaEventCreate(&to));
 #ifdef CUDA_EMU
-    emu::note_op("counted", 512.0); /* announces the operation and its bytes, as the contract checks of layers.h do */
+    /* tells the byte counter that the next launches belong to the operation "counted", whose inputs and outputs have
+     * 512 bytes */
+    emu::note_op("counted", 512.0);
 #endif
     CUDA_CHECK(cudaEventRecord(from, stream_queue(&stream)));
     LAUNCH(counted_kernel, 1, WARP, 0, &stream, out.p, in.p);

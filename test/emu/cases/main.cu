@@ -351,7 +351,8 @@ static void cluster_small() {
         for (int i = 0; i < n; i++) widen(&error, as_float(x[i]) + (float)b - got[(size_t)b * n + i]);
     judge("cluster", error, 1e-6, ms);
 }
-/* Runs sizes with which the speed of the emulator itself can be measured; `cases speed` prints the milliseconds. */
+/* Runs cases at sizes large enough to measure the speed of the emulator itself; `cases speed` prints the
+ * milliseconds. */
 static void speed() {
     layernorm_case(256, 768);
     softmax_case(256, 1024);

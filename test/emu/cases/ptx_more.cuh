@@ -19,14 +19,14 @@ DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-/* Adds a tile in shared memory to a matrix, in the element type of the map. */
+/* Adds a tile in shared memory to the matrix that `map` describes, in the element type of the matrix. */
 DEVICE void tma_reduce_add_2d(const TensorMap *map, const void *shared, int column, int row PTX_HERE) {
     EMULATED(emu::tma_store_2d(map, shared, column, row, true, file, line);)
     PTX("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2,%3}], [%1];"
         ::"l"(map), "r"(shared_address(shared)), "r"(column), "r"(row) : "memory");
 }
 
-/* Waits until at most `pending` of this thread's latest groups of TMA stores are not yet written. */
+/* Waits until at most `pending` of this thread's latest groups of TMA stores have not reached the matrix. */
 template <int pending> DEVICE void bulk_wait() {
     EMULATED(emu::bulk_wait(pending, false);)
     PTX("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");

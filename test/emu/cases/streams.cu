@@ -80,8 +80,8 @@ void pinned_case() {
     CUDA_CHECK(cudaFreeHost(page));
 }
 
-/* A graph runs in the stream that it is launched on. CUDA's default stream does not wait for a stream that is not
- * blocking. */
+/* Tests that a graph runs in the stream that launches it. It must not run in CUDA's default stream, for which a
+ * non-blocking stream does not wait. */
 void launched_graph_case() {
     Beside          maker, taker;
     OnDevice<float> buffer(N), sums = zeros();

@@ -20,8 +20,8 @@ template <typename T> DEVICE void load_fragments(uint32_t (&r)[4], const T *in, 
 }
 #endif
 
-/* Writes `in`, or its transpose, to the matrix of the map by TMA stores. Each block owns 64 rows of `in` and loops over
- * their columns. */
+/* Writes `in`, or its transpose, by TMA stores to the matrix that `map` describes. Each block owns 64 rows of `in`
+ * and loops over their columns. */
 template <typename T, bool transposed>
 KERNEL __launch_bounds__(THREADS, 1)
     store_kernel(const __grid_constant__ TensorMap map, const T *__restrict__ in, T *out, T *__restrict__ seen, int rows, int columns) {
@@ -64,8 +64,8 @@ template <typename T, bool transposed> void store(T *out, T *seen, const T *in, 
 template void store<bf16, false>(bf16 *, bf16 *, const bf16 *, int, int, Stream *);
 template void store<half, true>(half *, half *, const half *, int, int, Stream *);
 
-/* Each block adds a tile to the matrix of the map, `rounds` times. Elements of the tile are the block's number + 1, in
- * round 1 also 0 to 2 more. The matrix has at most 64 rows of 128 bytes. */
+/* Each block adds a tile `rounds` times to the matrix that `map` describes. The elements of the tile are the block's
+ * number + 1; in round 1 they are 0 to 2 larger. The matrix has at most 64 rows of 128 bytes. */
 template <typename T>
 KERNEL __launch_bounds__(THREADS, 1) sum_kernel(const __grid_constant__ TensorMap map, int rounds) {
 #ifdef PTX_HOPPER
