@@ -148,7 +148,8 @@ ACT_FUNCTION ActValue silu_slope(ActValue x) {
 #define GELU_END   14.0f            /* least z for which value_exp(-z^2/2) returns 0; the true value is subnormal */
 #define GELU_PHI_0 0.3989422804014f /* 1/sqrt(2 pi) */
 
-/* Returns R(z) = exp(z^2/2) (1 - Phi(z)), Phi the normal distribution function, for z >= 0 (gelu, above). */
+/* Returns R(z) = exp(z^2/2) (1 - Phi(z)) for z >= 0, where Phi is the normal distribution function. gelu() is computed
+ * from it. */
 ACT_FUNCTION ActValue gelu_tail(ActValue z) {
     ActValue p = z * 0.00404755304181f + 0.0401844527855f;
     p = p * z + 0.181925075484f;

@@ -148,7 +148,7 @@ DEVICE void add_rows(float (&out)[D / 2], const uint32_t (&p)[N / 16][4], const 
         wgmma_from_registers<T, T, D, 1>(out, p[j / 16], descriptor_after(right, j * BOX * 2), 1);
     wgmma_commit();
 }
-/* Rounds a product to T, in the register order of the left factor of the next product. */
+/* Rounds a product to T, in the order of registers that wgmma expects of the left factor of the next product. */
 template <typename T, int N> DEVICE void round_product(uint32_t (&p)[N / 16][4], const float (&s)[N / 2]) {
     #pragma unroll
     for (int i = 0; i < N / 4; i++) p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);

@@ -213,7 +213,7 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
         for (int j = 0; j < 4; j++)
             tile[pack * PACK8 + half * 4 + j][chunk ^ pack].v[rows % (CHUNK / THREAD_ROWS)] = w[j];
     }
-    __syncthreads(); /* the tile is whole */
+    __syncthreads(); /* after this the transposed tile is complete in shared memory */
     #pragma unroll
     for (int i = (int)threadIdx.x; i < TILE_COLUMNS * COLUMN_CHUNKS; i += TILE_THREADS) {
         int     column = i / COLUMN_CHUNKS, from = i % COLUMN_CHUNKS;
@@ -265,7 +265,7 @@ DEVICE void write_stretch(const Fp8Target &t, float *sums, int64_t rows_per_bloc
     #pragma unroll 1
     for (int64_t first_row = first; first_row < end; first_row += TILE_ROWS) {
         TilePlace  at = tile_place(first_row, first_column);
-        TileValues x = {}; /* zeros where the tensor has no such row or column */
+        TileValues x = {}; /* values stay zero where the tensor has no such row or column */
         #pragma unroll
         for (int k = 0; k < THREAD_ROWS; k++)
             if (at.row + k < t.R && at.column < t.C) x.row[k] = value(at.row + k, at.column);
@@ -283,7 +283,8 @@ static inline dim3 tile_grid(int64_t R_up, int64_t C, int64_t rows_per_block) {
     return dim3((unsigned)blocks_for(C, TILE_COLUMNS), (unsigned)blocks_for(R_up, rows_per_block));
 }
 
-/* Returns the target that writes both copies of y into y's memory, as layers.h describes. In fp8.cu. */
+/* Returns the target by which a cast writes y as 8-bit codes, row-major and transposed, one copy after the other in y's
+ * memory. Defined in fp8.cu. */
 Fp8Target fp8_target(Tensor y, Fp8 f);
 
 #endif

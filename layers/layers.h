@@ -244,7 +244,8 @@ static inline int64_t heads_columns(HeadShape h) { return (h.query + 2 * h.key) 
  * unchanged. Row n has the position `first` + the position of n % T. Full rotations are removed exactly, so position
  * 10^5 is as exact as 1.
  *   qkv [N,heads_columns] act in/out   frequencies [D/2] f32 in, radians a position */
-typedef enum { ROPE_FORWARD = 1, ROPE_BACKWARD = -1 } RopeDirection; /* BACKWARD rotates the gradient back */
+typedef enum { ROPE_FORWARD = 1, ROPE_BACKWARD = -1 } RopeDirection; /* ROPE_BACKWARD rotates by the negative angles, as
+                                                                      * gradients need */
 void rope(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context,
           RopeDirection direction);
 /* Sets frequencies[i] = theta^(-2i/D), i < D/2, on the host; D is even. With Llama 3's scaling a pair that makes fewer

@@ -36,7 +36,8 @@ static inline NewtonMap newton_map(NewtonKind kind) {
     return map;
 }
 
-/* Functions that each side defines. On a dry stream they only take their scratch.
+/* Functions that muon.c and muon.cu define, each for itself. On a dry stream, which only counts costs, they only take
+ * scratch memory.
  *   newton_narrow   X = columns [part M, part M + M) of x, divided by max(margin times their norm, NEWTON_LEAST), in
  *                   X's type
  *   newton_widen    writes X to those columns of x
