@@ -210,8 +210,8 @@ void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder ord
 /* Starts an all-reduce: x (F32, BF16, F16; any shape and length) becomes the sum over ranks, with the same bits on all
  * ranks. */
 void comm_all_reduce_start(Comm *c, Tensor x);
-/* Starts an all-reduce like comm_all_reduce_start, but reads x only after all collectives that `before`, another group
- * of this rank, has started so far. So x may be the result of one of them. */
+/* Starts an all-reduce (a sum over ranks) that reads x only after all collectives that `before`, another group of this
+ * rank, has started so far. So x may be the result of one of them. */
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
 
 /* Runs NCCL's collectives of this group on the compute stream (world_follow) itself, between the work queued before and
@@ -281,9 +281,9 @@ size_t comm_library_bytes(CommKind kind, int ranks, CommUse use);
 int comm_library_blocks(CommKind kind, CommUse use);
 
 /* Times of collectives.
- *   ring, MPI   measured on the host's clock. On a GPU a collective begins when its bucket has arrived in host memory.
- *               If a call waits and the compute stream's other work ends before that, it begins at that end, and so
- *               does exposed_ms
+ *   ring, MPI   measured on the host's clock. On a GPU a collective begins when its bucket has arrived in host memory,
+ *               or when the compute stream has no other work left while a call waits for the collective, if that is
+ *               earlier. exposed_ms counts from the latter moment
  *   NCCL        measured by events on the GPU, read without waiting: a later call counts collectives still in flight
  * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The gather
  * of the last step is not counted. */

@@ -500,8 +500,8 @@ void nccl_poll(Comm *c) {
     Nccl        *n = c->nccl;
     ncclResult_t state;
     double       now = clock_ms();
-    Inside       inside(c); /* made before the POLL_EVERY_MS check, because after an abort the main thread must stop
-                             * here in any case */
+    Inside       inside(c); /* constructed before the next return, because its constructor stops the main thread if NCCL
+                             * has been aborted */
     if (now - n->polled_ms < POLL_EVERY_MS) return;
     n->polled_ms = now;
     ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
