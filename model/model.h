@@ -28,11 +28,11 @@ typedef struct {
     int        document_mask;
     OptimizerMemory offload;             /* place of the optimizer's memory: device or host            */
     MathMode   math;
-    int        fp8;                      /* 1: products of blocks are in fp8 (model/precision.h)             */
-    /* for model_dry; 1: sizes a step that scales each fp8 operand by its own maximum, as a first step does */
+    int        fp8;                      /* 1: products of blocks are in fp8 (model/precision.h) */
+    /* used by model_dry; 1: sizes a step that scales each fp8 operand by its own maximum, as a first step does */
     int        fp8_casts;
     int        any_threads;              /* 1: results have equal bits for any number of threads (core/device.h) */
-    /* for model_dry; whether activations are sized as on the CPU, on a GPU, or in this build */
+    /* used by model_dry: sizes activations as on the CPU, as on a GPU, or as this build does */
     GptSizes   sizes;
 } ModelSpec;
 

@@ -174,7 +174,8 @@ typedef struct {
 } Shards;
 
 /* Makes the shards: takes memory for the working copy of the weights and, for training, for the gradients from the
- * arenas. The shards own `layout` (model_layout) from now on. In a dry run the tensors have no memory (data NULL). */
+ * arenas. The shards own `layout` (model_layout) from now on. If the arenas only count bytes (a dry run), the tensors
+ * have no memory (data NULL). */
 Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *params, Arena *grads);
 void    shards_destroy(Shards *z);
 
