@@ -96,7 +96,7 @@ typedef struct {
     void            *with;
     Cutter           cutter;     /* owned: keeps back text as it was given */
     Cutter           normal;     /* owned: keeps back normalized text, if the tokenizer normalizes */
-    int32_t         *ids;        /* owned [room]: `count` ids that were not yet passed to the sink */
+    int32_t         *ids;        /* owned [room]: `count` token ids that were not yet passed to sink() */
     size_t           room, count;
     int64_t          begun;      /* bytes of the document that have been encoded */
     int64_t          invalid;    /* bytes of all documents so far that are not UTF-8 */
