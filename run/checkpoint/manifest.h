@@ -45,7 +45,7 @@ typedef enum {
     FILE_MODEL,            /* index of the weights file in manifest_file_name[] */
     FILE_OPTIMIZER,
     FILE_CONFIG,
-    /* optional, like the kinds of file below: missing before version 1.1, and in a run without text */
+    /* This file and those after it are optional. They are missing before version 1.1, and in a run without text. */
     FILE_GENERATION,
     FILE_TOKENIZER_CONFIG,
     FILE_TOKENIZER,
