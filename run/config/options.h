@@ -16,7 +16,7 @@ typedef enum {
     OPTION_INTEGER, /* a whole number, stored as int64_t                */
     OPTION_REAL,    /* a number, stored as double                       */
     OPTION_LIST,    /* a string or a list of strings, stored as StringList; min: fewest strings */
-    /* like OPTION_LIST, or a blend, a list of data sources: {"path", "weight", "until_tokens"} */
+    /* a string, a list of strings, or a blend: a list of data sources {"path", "weight", "until_tokens"} */
     OPTION_SOURCES
 } OptionType;
 
