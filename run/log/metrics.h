@@ -106,6 +106,6 @@ const char *metrics_path(const Metrics *m);
 int      metrics_fd(const Metrics *m);
 
 void     metrics_draw(Metrics *m);       /* writes <dir>/loss.svg from everything so far */
-void     metrics_close(Metrics *m);      /* exit 74 if waiting lines cannot be written */
+void     metrics_close(Metrics *m);      /* closes the log; exit 74 if lines that wait in memory cannot be written */
 
 #endif
