@@ -51,7 +51,8 @@ typedef struct {
 } VerbKey;
 
 /* Limits on the words of a command line that are no keys of the verb. They are paths, unless least is VERB_CONFIG. A
- * word that looks like a key is refused, unless a file of that name exists. Such a file is given as ./key=value. */
+ * word that looks like a key is refused, unless a file of that name exists. The user names such a file as
+ * ./key=value. */
 /* a value of `least`: the words are a config file, and then any number of keys of the config, which the config
  * checks */
 enum { VERB_CONFIG = -1 };
@@ -117,8 +118,8 @@ void verb_take_skip(const char *value);
      "files and folders to leave out of a folder, by name or by path within it; may be given several times",           \
      .take = verb_take_skip, .unset = "none", .may_repeat = 1}
 
-/* Keys of verbs that compute with a stored model. keys: a StoredKeys (run/text/stored_model.h). otherwise: the
- * positions without the key. */
+/* Keys of verbs that compute with a stored model. keys: the StoredKeys that receive the values
+ * (run/text/stored_model.h). otherwise: a text for help that describes the default of positions=. */
 #define STORED_KEYS(keys, otherwise)                                                                                   \
     {"positions", "1024", NULL, "the most tokens that are seen at once; fewer need less memory",                       \
      .count = &keys.positions, .least = 1, .most = INT32_MAX, .unset = otherwise},                                     \
