@@ -10,7 +10,7 @@
 #include "model/model.h"
 #include "run/checkpoint/checkpoint_folders.h"
 
-/* Values of the keys that these verbs share (STORED_KEYS in run/verbs/verbs.h). */
+/* Values of the keys that all verbs with a stored model share (STORED_KEYS in run/verbs/verbs.h). */
 typedef struct {
     const char *verb;             /* name of the verb, for messages */
     const char *tokenizer;        /* folder or file of a tokenizer; NULL: the one of the model */
