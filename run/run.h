@@ -7,7 +7,7 @@
 #ifndef TRAIN_GPT_RUN_RUN_H
 #define TRAIN_GPT_RUN_RUN_H
 
-/* Config, ranks, lock, watchdog and requests come with these headers. */
+/* Config, ranks, lock, watchdog and requests are declared in headers that the following ones include. */
 #include "data/loader.h"
 #include "model/model.h"
 #include "run/checkpoint/checkpoint.h"
@@ -21,7 +21,8 @@
 /* Requests of the user and facts about the ranks, agreed by all ranks in the all-reduce of a step. main() reads them
  * after the step. */
 typedef struct {
-    int    stop, save;  /* 1 if any rank got the request; both stay set while a step is computed again */
+    int    stop, save;  /* 1 if any rank got a request to stop, or to save; both stay set while a step is computed
+                         * again */
     /* 1 if all ranks have finished the present phase of a save that runs while training continues */
     int    written;
     int    fed;         /* 1 if all ranks have the batches of the next step             */
