@@ -106,7 +106,7 @@ struct World {
     Comm    *all;               /* the group of all ranks; owned                         */
     Comm    *groups;            /* list of all groups, the newest first; any thread may read it */
 
-    void   (*watch)(void *ctx);  /* function of world_watch, called when a wait makes progress; may be NULL */
+    void   (*watch)(void *ctx);  /* function that world_watch has set; called when a wait makes progress; may be NULL */
     void    *watch_ctx;
     double   watched_ms;
 
@@ -168,7 +168,8 @@ NORETURN void world_failed(const World *w, const char *why);
  * their order. So neighbours in a grid share a host however the launcher places its ranks. Rank 0 stays rank 0. number
  * [size] is indexed by the former rank. */
 void        world_numbers(char (*host)[HOST_CHARS], int size, int *number);
-void        world_renumber(World *w); /* changes w->rank and the order of w->host to the numbers of world_numbers */
+void        world_renumber(World *w); /* gives the ranks the new numbers that world_numbers computes: changes w->rank
+                                       * and the order of w->host */
 /* returns the trace of the collective with this sequence number, or NULL if later collectives have overwritten it */
 CommTrace  *world_trace_of(World *w, int64_t sequence);
 void        world_list(World *w, Comm *c); /* adds a group to the world's list of groups */

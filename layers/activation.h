@@ -40,8 +40,9 @@ SIMD_INLINE f32x16 value_quotient(f32x16 x, f32x16 y) { return x / y; }
  *
  * The right-hand form needs one exponential and loses nothing where tanh is close to -1.
  */
-#define GELU_SLOPE 1.5957691216f    /* factor of x in 2u: 2 sqrt(2/pi) */
-#define GELU_CUBIC 0.0713548162726f /* factor of x^3 in 2u: 0.044715 * 2 sqrt(2/pi) */
+#define GELU_SLOPE 1.5957691216f    /* 2 sqrt(2/pi): factor of x in 2u, where GELU by tanh is x / (1 + exp(-2u)) */
+#define GELU_CUBIC 0.0713548162726f /* 0.044715 * 2 sqrt(2/pi): factor of x^3 in 2u, where GELU by tanh is x / (1 +
+                                     * exp(-2u)) */
 #define GELU_FAR   30.0f            /* limit of |x|, beyond which GELU is 0 or x in f32 */
 
 #ifdef __cplusplus

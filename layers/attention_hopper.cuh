@@ -43,7 +43,8 @@ template <typename T> static TensorMap map_of(Tensor matrix) {
 
 #ifdef PTX_HOPPER
 
-/* Returns true in the one thread that loads. All lanes of warp LOADER and of the warps after it call it together. */
+/* Returns true in the one thread that loads tiles. LOADER is the number of the first thread of the last warpgroup. All
+ * lanes of each warp of that warpgroup call the function together. */
 DEVICE bool is_loader() { return __shfl_sync(0xffffffffu, (int)threadIdx.x, 0) == LOADER && elect_one(); }
 
 /* --- queues: the loader fills SLOTS places in rotation, the consumers take them in that order; n is from 0 -------- */

@@ -167,7 +167,8 @@ template <typename T, int ROWS, int D, int THREADS>
 DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
     if (h.vector) {
-        #pragma unroll 1 /* no unrolling gains anything, because the copies are asynchronous; it would cost registers */
+        #pragma unroll 1 /* unrolling would gain nothing, because the copies are asynchronous, and would cost
+                          * registers */
         for (int i = (int)threadIdx.x; i < ROWS * PACKS; i += THREADS) {
             int  row = i / PACKS, column = i % PACKS * PACK;
             bool inside = first + row < h.T && column < h.D;

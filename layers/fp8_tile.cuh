@@ -72,9 +72,9 @@ enum { SIGNLESS = 0x7fff7fff, LARGEST = 0x7f7f7f7f, ONE_EACH = 0x00010001, CODE_
 /* Returns x in both halves of bf16. Exact, because x is a power of two, or 1.75 times one. */
 DEVICE uint32_t both_halves(float x) { return __byte_perm(__float_as_uint(x), 0, 0x3232); }
 
-/* Makes the CastScale of scale [FP8_SCALES], which holds 1/s and s, the factor of values before they are rounded. The
- * smallest code is 2^(bottom - fraction); its half is a tie, and becomes zero. If scale is NULL nothing exceeds the
- * largest value. */
+/* Makes the CastScale of scale [FP8_SCALES], which holds 1/s and s, the factor of values before they are rounded. Half
+ * of the smallest positive fp8 number is a tie between it and zero, and becomes zero. If scale is NULL nothing exceeds
+ * the largest value. */
 template <DType type> DEVICE CastScale cast_scale(const float *scale) {
     if (!scale) return {pair_of(both_halves(1.0f)), pair_of(0), SIGNLESS};
     float tie = fp8_power(fp8_bottom(type) - (type == E4M3 ? 3 : 2) - 1);
@@ -254,8 +254,8 @@ DEVICE void tile_sums(float (&sum)[PACK8], float *sums, int64_t first_column, in
 
 /* --- a block's work ----------------------------------------------------------------------------------------------- */
 
-/* Writes the tiles of a block's rows, one below the other, of value(row, column) = 8 values, and their column sums to
- * sums [gridDim.y, C], or NULL. grid (ceil(C/64), ceil(R_up/rows_per_block)). */
+/* Writes the tiles of a block's rows, one below the other, of value(row, column) = 8 values. Writes their column sums
+ * to sums [gridDim.y, C] unless that is NULL. grid (ceil(C/64), ceil(R_up/rows_per_block)). */
 template <DType type, typename F>
 DEVICE void write_stretch(const Fp8Target &t, float *sums, int64_t rows_per_block, F value) {
     int64_t first_column = (int64_t)blockIdx.x * TILE_COLUMNS, first = (int64_t)blockIdx.y * rows_per_block;

@@ -301,14 +301,15 @@ void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
  * lse[i]^2, the z-loss of Chowdhery et al., arXiv:2204.02311; the loss itself does not include it. */
 typedef struct { float softcap, z; } LossTerms;
 static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
-/* Computes the cross-entropy loss of each row. If scale is not 0, logits become their gradients, 0 for v >= V:
+/* Computes the cross-entropy loss of each row. y are the logits after the softcap c, lse[i] = log(sum_v exp(y[i,v])),
+ * and z is the factor of the z-loss. If scale is not 0, logits become their gradients, 0 for v >= V:
  *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2)
  * The last factor exists only with a softcap.
  *   loss [n] f32 out   logits [n,V'] act in, or in/out; columns V..V'-1 are not read   targets [n] i32 in */
 void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale);
 
-/* Loss and gradients of rows whose columns are divided over several ranks. Each rank has V of them, perhaps none.
- * Between the ops the ranks reduce two numbers a row:
+/* Loss and gradients of rows whose columns are divided over several ranks. Each rank has V of them, perhaps none. y are
+ * the logits after the softcap. Between the ops the ranks reduce two numbers a row:
  *   1. most [n] f32 out: the largest of this rank's y, -infinity if V = 0; then replaced by the maximum over the ranks
  *   2. sums [2,n] f32 out: sum_v exp(y[i,v] - most[i]); the target's y, 0 if another rank has it (target[i] = V'); then
  *      added over the ranks
@@ -341,7 +342,7 @@ typedef struct { Tensor master, m, v, working, grad; int decays; float rate; } O
  *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ) t: number of the step */
 void adamw_update(Stream *s, const OptimizerSpan *span, int spans, OptimizerStep h, float grad_scale);
 /* Updates one span (range of parameters) whose tensors are in host memory, on the cores of this process, before it
- * returns. The bits are those of the CPU build. working may be apart from an F32 master; it is then not written. */
+ * returns. The bits are those of the CPU build. If working is F32 but not the master itself, it is not written. */
 void adamw_update_host(OptimizerSpan span, OptimizerStep h, float grad_scale);
 
 /* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Its ops in

@@ -89,7 +89,8 @@ typedef struct ExpertRanks {
     int          messages;
     int32_t     *first;             /* owned [E+1]: index of the first row of each expert, in host memory */
     int          is_offline;        /* 1: this rank computes without communication (gpt_set_offline) */
-    int          rounds;            /* largest number of rounds of a backward since the caller last set it to 0 */
+    int          rounds;            /* largest number of rounds that a backward needed since the caller last set this to
+                                     * 0; a round computes at most `room` rows */
 } ExpertRanks;
 
 /* Returns how many rows a rank's experts compute at once. It is `capacity` times the even share of rows, but at most

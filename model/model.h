@@ -16,8 +16,8 @@ typedef struct {
     /* borrowed; ranks with other tokens of the same sequences, T divided by their number for each; NULL: one rank */
     Comm      *context;
     Comm      *experts;                  /* borrowed; ranks that divide the experts; NULL: each rank has all */
-    /* the option moe.capacity: rows that the experts of a rank compute at once, in even shares; used if ranks divide
-     * the experts */
+    /* the option moe.capacity: rows that the experts of a rank compute at once, as a multiple of an equal share; used
+     * if ranks divide the experts */
     double     capacity;
     /* number of context ranks, 0 counts as 1, and index of this rank among them; in a plan, index of the planned
      * rank */
