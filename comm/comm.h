@@ -188,22 +188,22 @@ int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]);
 void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive);
 
 /* --- collectives over a bucket of W*q elements, W ranks; piece r is [r*q, (r+1)*q) -------------------------------- */
-/* Starts a reduce-scatter, a sum over the ranks: piece `rank` of x (F32, BF16, F16) becomes the sum, and the other
+/* Starts a reduce-scatter, a sum over the ranks. On rank r piece r of x (F32, BF16, F16) becomes the sum, and the other
  * pieces become scratch. Several may be in flight. The memory must stay until comm_finish. 16-bit sums are added in f32
  * and rounded at each addition. */
 void comm_reduce_scatter_start(Comm *c, Tensor x);
-/* Starts a reduce-scatter that adds in the order of TreeNodes, a binary tree: the bits of the sum are the same for any
- * number of ranks. nodes [count] and x are this rank's partial sums, x the last of them, over its share of the `leaves`
- * (micro-batches) given to comm_tree_open(). Each is F32 and has the bucket's length. All of them become scratch except
- * piece `rank` of x. */
+/* comm_tree_sum_start starts a reduce-scatter that adds in the order of TreeNodes, a binary tree: the bits of the sum
+ * are the same for any number of ranks. nodes [count] and x are this rank's partial sums, x the last of them, over its
+ * share of the `leaves` (micro-batches) given to comm_tree_open(). Each is F32 and has the bucket's length. All of them
+ * become scratch except piece r of x on rank r. */
 void comm_tree_open(Comm *c, int64_t leaves); /* sets the number of leaves (micro-batches) of later tree sums, while no
                                                * sum is in flight; allocates small tables */
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
-/* Starts an all-gather: every rank's piece `rank` of x (any type) is copied to the same place on all ranks. */
+/* Starts an all-gather: piece r of x (any type), which rank r has, is copied to the same place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
-/* Starts several all-gathers, in this order, at most GATHERS_MOST. With NCCL they are one call and end together.
- * GATHERS_BEHIND: the pieces to gather were complete before the group's last collective started, so the gathers need
- * not wait for later work on the compute stream (world_follow). */
+/* comm_all_gathers_start starts several all-gathers, in this order, at most GATHERS_MOST. With NCCL they are one call
+ * and end together. GATHERS_BEHIND: the pieces to gather were complete before the group's last collective started, so
+ * the gathers need not wait for later work on the compute stream (world_follow). */
 typedef enum { GATHERS_NOW, GATHERS_BEHIND } GatherOrder;
 enum { GATHERS_MOST = 16 };
 void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder order);
@@ -262,9 +262,9 @@ size_t comm_buffer_bytes(CommKind kind, int ranks);
 size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* returns the bytes of the buffers for
                                                                    * comm_tree_sum_start; with NCCL they are in device
                                                                    * memory */
-/* Returns the bytes of pinned host memory, besides the buffers, for buckets of `elems` elements in flight together: 4
- * bytes an element, kept for later steps. Ranks on GPUs need it for the ring and MPI. Returns 0 on the CPU and for
- * NCCL. */
+/* Returns the bytes of pinned host memory, in addition to comm_buffer_bytes, for buckets of `elems` elements in flight
+ * together: 4 bytes an element, kept for later steps. Ranks on GPUs need it for the ring and MPI. Returns 0 on the CPU
+ * and for NCCL. */
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
 /* Purpose of a group's NCCL communicator. It determines how much memory and how many multiprocessors NCCL takes. */
 typedef enum {

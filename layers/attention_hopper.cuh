@@ -51,7 +51,8 @@ DEVICE bool is_loader() { return __shfl_sync(0xffffffffu, (int)threadIdx.x, 0) =
 
 template <int SLOTS> struct Queue { uint64_t full[SLOTS], empty[SLOTS]; };
 
-/* Queues of tiles from the loader. Tiles in `own` stay for a whole item; tiles in `steps` are read once and freed. */
+/* Queues of tiles from the loader. Tiles in `own` stay for a whole work item (128 rows of one head); tiles in `steps`
+ * are read once and freed. */
 template <int SLOTS> struct Queues { Queue<2> own; Queue<SLOTS> steps; };
 
 /* Initializes a queue of tiles. fillers: number of warps that write a tile themselves, or 1 if the loader's TMA does.

@@ -12,8 +12,7 @@ enum {
     WARPS = 8, THREADS = WARPS * WARP,
     SLICE_PACKS = 8,                   /* if a token has many rows, a block adds this many packs of their channels: 128
                                         * bytes of each row */
-    /* number of groups of threads, which divide the rows of a token among themselves (a run: the places of one token in
-     * the sorted list) */
+    /* number of groups of threads in a block, which divide among themselves the rows of dy that belong to one token */
     GROUPS = THREADS / SLICE_PACKS,
     BATCH = 4                          /* number of rows whose loads are in flight together */
 };

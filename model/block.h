@@ -123,7 +123,8 @@ typedef struct {
     Tensor frequencies;        /* [head_dim/2] f32: rotary frequencies, in kinds of block that have_rope */
     /* borrowed: ranks that divide the experts (model/experts.h); NULL: each rank has all experts */
     struct ExpertRanks *experts;
-    /* borrowed [ranks][E]: number of rows that each expert rank has for each expert, counted by forward */
+    /* borrowed [ranks that divide the experts][E]: number of rows that each of these ranks has for each expert, counted
+     * by forward */
     int64_t *expert_rows;
     /* [E] i64: number of assignments of tokens to each expert of the block in this step, to which forward adds; none:
      * they are not counted */
@@ -215,7 +216,8 @@ void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean,
                        Tensor before, Tensor update, Tensor w, Tensor b, float eps);
 void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before,
                      Tensor update, Tensor w, float eps);
-/* Run activation_forward and swiglu_forward, the ops before PRODUCT_DOWN. The activation is that of the shape. */
+/* Run activation_forward and swiglu_forward, the ops before PRODUCT_DOWN. The activation is that of the model
+ * (ModelShape.activation). */
 void product_activation(const BlockRun *r, Tensor y, Tensor x);
 void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up);
 /* Runs swiglu_backward, then linear_backward for PRODUCT_UP. May overwrite gate_up with its gradient. */

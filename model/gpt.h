@@ -158,7 +158,7 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch w
 void gpt_set_offline(Gpt *g, int is_offline);
 
 /* Sequences in sampling have lengths that are multiples of SAMPLE_STEP tokens, or T. So there are few shapes, and a dry
- * run can try them all. */
+ * run, which measures scratch memory, can try them all. */
 enum { SAMPLE_STEP = 32 };
 /* returns SAMPLE_STEP, or a multiple of it if tensor or context ranks divide the rows */
 int64_t gpt_sample_step(const Gpt *g);

@@ -50,7 +50,8 @@ void   groups_add_experts(Groups *g, int ranks);
 void   groups_add_matrices(Groups *g);
 /* Prepares g->state for sums in the order of a tree (parallel.deterministic). Call it before groups_set_kind. */
 void   groups_add_tree(Groups *g);
-/* Sets how all groups, and the job, communicate (comm_set_kind), and reserves multiprocessors for NCCL's kernels. */
+/* Sets how all groups communicate, including that of all ranks (comm_set_kind). Reserves multiprocessors for NCCL's
+ * kernels. */
 void   groups_set_kind(const Groups *g, CommKind kind);
 /* Times and bytes of all groups since the last call of groups_times or groups_forget_times. ms, sent: milliseconds and
  * bytes of collectives over buckets of weights or gradients, by axis of the grid. Those of the group of all ranks are

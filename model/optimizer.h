@@ -45,7 +45,8 @@ struct OptimizerKind {
     /* Updates the matrices of blocks. Each is gathered whole on one of the ranks ShardsSpec.matrices. NULL: `update`
      * updates matrices, too. */
     void      (*update_matrices)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
-    /* 1: a server of islands (jobs that train one model) can update the weights by it (outer.send = "gradients") */
+    /* 1: a server that trains with several jobs can update the weights by this kind of optimizer (outer.send =
+     * "gradients") */
     int         server_can_update;
     /* kind of optimizer that replaces this one if optimizer.normuon = true; NULL: none */
     const OptimizerKind *normuon;
@@ -76,7 +77,8 @@ struct Optimizer {
     /* owned [spans + 1]: number of matrix elements before each span (part of a parameter), which states with
      * no_matrices omit */
     int64_t   *left_out;
-    /* [shards_state_elems] f32: the masters; data NULL if the working copy is F32 and so is the master, too */
+    /* [shards_state_elems] f32: the masters; data NULL if the working copy is F32, because it is then the master,
+     * too */
     Tensor     master;
     OptimizerSpan *spans;                /* owned [spans]: arguments of `update`, one for each part of a parameter */
     /* owned [spans]: list of the gradients of this rank, to compute their norm */

@@ -204,8 +204,8 @@ void        shards_publish(Shards *z, Stream *s);
 /* Gathers the first blocks into the slots (buffers that blocks share) of ZeRO stage 3 again. Call it after forwards
  * outside of a training step. */
 void        shards_rewind(Shards *z, Stream *s);
-/* Returns whether a forward communicates over these ranks: it gathers weights (ZeRO stage 3), or sends rows to experts.
- * If so, all ranks must run equally many forwards. */
+/* Returns whether a forward communicates over the ranks that share these shards: it gathers weights (ZeRO stage 3), or
+ * sends rows to experts. If so, all ranks must run equally many forwards. */
 int         shards_gathers(const Shards *z);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */

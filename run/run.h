@@ -42,7 +42,7 @@ struct Run {
     const Config *config;           /* borrowed */
     double        started_ms;       /* clock_ms() when the run began */
 
-    /* inputs of the run */
+    /* The next fields, train to bytes_per_token, are the inputs of the run. */
     Dataset       train, val;       /* val.shards is 0 if there is no validation loss */
     Tokenizer     tokenizer;
     int32_t       end_of_text;      /* token that divides documents (run_documents); -1 if there is none */
@@ -50,7 +50,8 @@ struct Run {
     int           tasks;
     double        bytes_per_token;  /* mean bytes of text that a token encodes; NaN: not known */
 
-    /* the ranks of the job, the requests of the user (to stop, to save), and what the ranks agreed to do about them */
+    /* The next fields, comm to device_sharers, are the ranks of the job, the user's requests to stop or save, and what
+     * the ranks agreed to do about them. */
     Comm         *comm;             /* owned */
     Groups        groups;           /* owned */
     Watchdog     *watchdog;         /* owned */
@@ -61,7 +62,7 @@ struct Run {
     int64_t      *shares;
     int           device_sharers;   /* number of ranks that compute on the GPU of this rank; 0 on the CPU */
 
-    /* the model and its memory */
+    /* The next fields, numerics to fp8, are the model and its memory. */
     Numerics      numerics;
     Plan          plan;
     char         *memory_advice;    /* owned: text that a failed allocation prints */
@@ -73,19 +74,21 @@ struct Run {
     ExpertLoad    experts;          /* load of each expert (tokens sent to it) in the last step */
     Fp8Steps      fp8;              /* scales of fp8; owned; empty in other precisions */
 
-    /* the training state, and how it is saved */
+    /* The next fields, state to resumed, are the training state and the objects that save it. */
     TrainState    state;
     CheckpointState checkpoint;     /* pointers to parts of this run, for saving and resuming */
     Saver        *saver;            /* owned */
     MemoryCopies *copies;           /* owned; NULL if no checkpoints are copied in memory (checkpoint.memory_every) */
     Resumed       resumed;
 
-    /* only with outer.server: the state of this job as an island */
+    /* The next fields, island to server_is_lost, are the state of a job that trains together with other jobs (an
+     * island). Used only with outer.server. */
     Island       *island;           /* owned; NULL if outer.server is not set */
     RoundWork     round;
     int           server_is_lost;   /* 1 if the server does not answer; the run then saves and ends */
 
-    /* logs and measured rates; progress and slowness are used on rank 0 only */
+    /* The next fields, metrics to measured_step, are logs and measured rates. progress and slowness are used on rank 0
+     * only. */
     Metrics      *metrics;          /* owned; NULL on all ranks except 0 */
     GpuMeter     *gpu;              /* owned, on rank 0; NULL elsewhere, or if no GPU can be read */
     Progress      progress;

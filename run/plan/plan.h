@@ -32,7 +32,7 @@ typedef struct {
     double    step_flops, step_bytes, step_sent;
     double    sent[AXES];                   /* bytes that one rank sends in a step, by axis of the grid */
 
-    /* Memory that a rank computes in: a GPU's, or the CPU's. */
+    /* The next fields, up to device_bytes, are the memory that a rank computes in: a GPU's, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
     /* number of buffers in grads_bytes besides the gradients, for sums in a fixed order (parallel.deterministic) */
     int       gradient_buffers;
@@ -42,7 +42,7 @@ typedef struct {
     /* device memory in all; on the CPU, where all memory is the host's, it includes host_bytes and copies_bytes */
     size_t    device_bytes;
 
-    /* Host memory; pinned on a rank with a GPU. */
+    /* The next fields, up to host_bytes, are host memory; on a rank with a GPU it is pinned. */
     size_t    comm_bytes;        /* buffers for exchange between ranks: chunks and, on a GPU, whole buckets */
     size_t    host_copy_bytes;   /* copy of the state of a rank, from which a checkpoint is written */
     size_t    ahead_bytes;       /* batches that are read ahead of their step */

@@ -58,8 +58,8 @@ void stored_find(StoredModel *m, const char *path);
 void stored_open(StoredModel *m, int64_t positions, int is_of_ranks, const char *const *given);
 
 /* Returns the number of positions to allocate memory for, at most m->positions, if texts have `tokens` tokens. The
- * number is a whole number of gpt_sample_step(), or with is_doubled a length of gpt_scored_length(). Results are the
- * same as with memory for all positions. */
+ * number is a multiple of gpt_sample_step(), or with is_doubled a length of gpt_scored_length(). Results are the same
+ * as with memory for all positions. */
 int64_t stored_room(const StoredModel *m, int64_t tokens, int is_doubled);
 
 /* Makes the model in fp32 for at most B sequences of T tokens, and reads its weights. masks: 1 if documents are masked
