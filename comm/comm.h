@@ -225,9 +225,9 @@ void comm_set_exchanges(Comm *c);
  * its own message (comm_wait, comm_finish) before it uses the memory again. */
 void comm_send_start(Comm *pair, Tensor x);
 void comm_receive_start(Comm *pair, Tensor x);
-/* Starts messages to and from other ranks of the group, all at once, as one collective. All ranks of the group start
- * it, some perhaps with no message. Messages between two ranks keep their order, and sender and receiver name the same
- * length and type. The caller may free message [count] on return. */
+/* comm_exchange_start starts messages to and from other ranks of the group, all at once, as one collective. All ranks
+ * of the group start it, some perhaps with no message. Messages between two ranks keep their order, and sender and
+ * receiver name the same length and type. The caller may free message [count] on return. */
 typedef enum { EXCHANGE_SEND, EXCHANGE_RECEIVE } ExchangeSide;
 typedef struct { ExchangeSide kind; int peer; Tensor x; /* x: what is sent, or where the message is received; one
                                                          * element or more */ } CommMessage;

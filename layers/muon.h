@@ -13,10 +13,10 @@
 enum { NEWTON_ROUNDS = 5 };
 static const double NEWTON_LEAST = 1e-7;
 
-/* Polynomials of the iterations. Jordan's takes singular values from 0.002 on to between 0.68 and 1.2. Polar Express
- * has the best polynomial of degree 5 for the bounds that the iteration before leaves, from 0.001 on (the list of
- * arXiv:2505.16932). It is taken at x / 1.01 so that rounding does not exceed the bounds, and leads to between 0.83 and
- * 1.13. */
+/* Polynomials a x + b x^3 + c x^5 of the iterations. Jordan's takes singular values from 0.002 on to between 0.68 and
+ * 1.2. Polar Express has the best polynomial of degree 5 for the bounds that the iteration before leaves, from 0.001 on
+ * (the list of arXiv:2505.16932). It is taken at x / 1.01 so that rounding does not exceed the bounds, and leads to
+ * between 0.83 and 1.13. */
 typedef struct { double a, b, c; } NewtonStep;
 typedef struct { double margin; NewtonStep step[NEWTON_ROUNDS]; } NewtonMap;
 static inline NewtonMap newton_map(NewtonKind kind) {

@@ -87,8 +87,8 @@ enum { FP8_SILENT = 127 };
 
 Fp8History fp8_history_create(int64_t n_layer);
 void       fp8_history_destroy(Fp8History *h);
-/* Adds a step to the history, unless its update was left out. amax [cells]: the largest absolute value of each tensor
- * in fp8 in this step, over all ranks, as bits of a float. */
+/* Adds a step to the history. Called only for steps whose update is made. amax [cells]: the largest absolute value of
+ * each tensor in fp8 in this step, over all ranks, as bits of a float. */
 void       fp8_history_add(Fp8History *h, const int64_t *amax);
 int        fp8_history_exponent(const Fp8History *h, int64_t cell);
 /* Returns the history as a JSON array with a string for each step. The string has two hexadecimal digits for each cell

@@ -120,8 +120,8 @@ size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimize
  * this run is missing; the message names both sizes. */
 void checkpoint_make_room(const CheckpointState *state);
 
-/* Saves while training continues. A saver has memory for a copy of the state of this rank, and a thread that writes it.
- * All calls except saver_ready are collective.
+/* A saver saves checkpoints while training continues. It has memory for a copy of the state of this rank, and a thread
+ * that writes the copy. All calls except saver_ready are collective.
  *
  * A save that fails on any rank (full disk, quota, file-size limit, write error) loses that checkpoint, but the run
  * continues. The files of the failed save are removed, older checkpoints stay, and a warning names the path. The next
