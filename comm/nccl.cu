@@ -286,7 +286,7 @@ const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MIN
 
 /* Returns how many multiprocessors NCCL's kernels of a group may hold: an eighth of all, at most NCCL_BLOCKS. Kernels
  * that run at the same time leave them free (device_leave_multiprocessors). Returns 0, so that NCCL decides, for inline
- * collectives, beside which no other kernel runs. */
+ * collectives, because no other kernel runs at the same time. */
 int comm_library_blocks(CommKind kind, CommUse use) {
     int eighth = (int)larger_of(1, smaller_of(device_multiprocessors() / 8, NCCL_BLOCKS));
     if (kind != COMM_NCCL || use == COMM_FOR_INLINE) return 0;

@@ -414,7 +414,7 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
 
 /* Checks a call of attention's backward pass, computes delta if the caller has none, and queues the kernels. f: NULL,
  * or dqkv is written as 8-bit codes with the scale in f. Returns whether the kernels have added to dbias. For that they
- * take memory for row_sums and a pass over it, which is small beside dqkv. */
+ * take memory for row_sums and a pass over it, both small compared to dqkv. */
 static int backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse,
                     Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);

@@ -338,9 +338,9 @@ DEVICE void sum_product(int first, const T *tile, int row, int head, int column,
     #pragma unroll
     for (int d = 0; d < D / BOX; d++) sums[d * WARP] = sum[d];
 }
-/* Writes a tile of a product, x times scale, to global memory by way of `tile` in shared memory, and if h.row_sums is
- * set the sum of each of its columns there. to: columns of the head in the first row of the sequence. first: position
- * of the first row of the tile. */
+/* Writes a tile of a product, x times scale, to global memory by way of `tile` in shared memory. If h.row_sums is set,
+ * also writes the sum of each column of the tile to it. to: columns of the head in the first row of the sequence.
+ * first: position of the first row of the tile. */
 template <typename T, int ROWS, int D>
 DEVICE void store_summed(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2],
                          const float (&scale)[2], int head, int column, const Heads &h) {

@@ -144,8 +144,8 @@ void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor 
 enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALES = 4 };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
-/* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below (its
- * parameter f, the Fp8 of this product) has written. That op has then already updated amax and counts.
+/* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that another fp8 op has
+ * written. The argument f of that op is then the Fp8 of this product, so it has already updated amax and counts.
  *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] or [M,K] bf16 in   b [M] bf16 in, or none */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order, Fp8 f);
 /* Computes the gradients of linear in fp8.

@@ -306,7 +306,8 @@ static int is_own_alone(const Call *c) {
            (c->epilogue == EPILOGUE_ACTIVATION_BACKWARD && c->activation != ACTIVATION_GELU_NEW);
 }
 
-/* Writes cuBLASLt's candidates, then the ways of gemm_hopper.cu; only the latter if that file must be used. */
+/* Writes cuBLASLt's candidates, then the ways of gemm_hopper.cu. If only gemm_hopper.cu may compute the product, leaves
+ * out cuBLASLt's. */
 static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
     GemmWay way[GEMM_WAYS];
     int     count = own_must(c) || is_own_alone(c) || !lt_takes_bias(&c->p) ? 0 : lt_candidates(e, found);

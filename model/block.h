@@ -280,7 +280,8 @@ struct BlockKind {
     /* which side of a matrix belongs to a neuron: columns for matrices [in,out], rows for [out,in] */
     NeuronSide neurons;
     Activation activation;                 /* activation of the MLP if the config has no model.activation */
-    /* set of bits 1 << Activation: activations that model.activation may name, besides `activation` */
+    /* set of bits 1 << Activation: activations that model.activation may name, in addition to the default in
+     * `activation` */
     int  activations;
     const HfFiles *files;                  /* functions that read and write config.json */
     /* Kinds of the blocks of a model whose blocks differ: block l is of kind pattern[l % period]. Embedding, head,

@@ -1,5 +1,6 @@
 /* model.h - a whole model in memory: parameters and gradients, activations, optimizer, and the stream that computes
- * them. The same code makes it twice: in a dry run, to compute its sizes (`plan` prints them), and in earnest. */
+ * them. The same code makes it twice: first in a dry run that only computes sizes (`plan` prints them), then with real
+ * memory. */
 #ifndef TRAIN_GPT_MODEL_MODEL_H
 #define TRAIN_GPT_MODEL_MODEL_H
 

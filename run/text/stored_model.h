@@ -49,7 +49,7 @@ void stored_find(StoredModel *m, const char *path);
  * or cannot share the model.
  *
  * Opens the tokenizer: that of tokenizer=, else that of the checkpoint, else that of the config.json of the run, else
- * the one beside its shards.
+ * the one in the folder of its shards.
  *
  * Takes eos_token_id (a number or a list) and bos_token_id of generation_config.json, else of config.json, else of the
  * tokenizer. Prints a line "VERB: ..." to standard error that names the ids and their files. A second line lists the
