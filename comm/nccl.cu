@@ -250,8 +250,8 @@ static ncclResult_t await_end(Comm *c, ncclResult_t result) {
 }
 
 /* Runs a first collective, and if c->exchanges a first message between every two ranks. NCCL connects peers and
- * allocates their buffers then. So a fault appears at the start, and the memory is taken before the rest is counted.
- * NCCL allocates none later, while kernels of other groups wait for this rank. */
+ * allocates their buffers then. So a fault appears at the start, and the program counts the free memory without these
+ * buffers. NCCL allocates none later, while kernels of other groups wait for this rank. */
 static void connect_peers(Comm *c) {
     int64_t half = LAYOUT_ALIGN * c->size;
     Tensor  both = tensor_1d(NULL, F32, 2 * half);

@@ -1,7 +1,7 @@
 /* activation.h - the activation functions of MLPs and their derivatives: a section for each Activation (layers.h).
  *
  * A GPU computes one float at a time, a CPU sixteen: an ActValue. A function that is written with the operators of C
- * and the value_... functions below serves both. NaN stays NaN in all functions.
+ * and the value_... functions of this file serves both. NaN stays NaN in all functions.
  */
 #ifndef TRAIN_GPT_LAYERS_ACTIVATION_H
 #define TRAIN_GPT_LAYERS_ACTIVATION_H

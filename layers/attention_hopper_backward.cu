@@ -5,8 +5,8 @@
  * the keys (dq): seven products a tile. Five are enough if a block has a whole head (attention_hopper_heads.cu). But
  * then dq passes through L2 in fp32, 8 D bytes a query for each 128 keys, and a batch of few heads leaves most of the
  * GPU idle. So these kernels are for few heads, long sequences, grouped keys and context ranks. A sum stays in the
- * registers of one warpgroup, in one order. The bits are the same every time, for any number of context ranks, and with
- * a block a head.
+ * registers of one warpgroup, in one order. The bits are the same in every run, for any number of context ranks, and
+ * equal to those of attention_hopper_heads.cu.
  */
 #include "layers/attention_hopper.cuh"
 

@@ -106,7 +106,8 @@ void activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Te
 /* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it, or y = x w^T, w [M,K] as its Linear does -------
  * `order` says how w and dw are stored: PLAIN is [K,M], TRANSPOSED is [M,K], which has no bias. */
 typedef enum { PLAIN, TRANSPOSED } MatrixOrder;
-/*   y [N,M] act out   x [N,K] act in   w [K,M] or [M,K] act in   b [M] act in, or none
+/* Computes y = x w + b, or y = x w^T if order is TRANSPOSED.
+ *   y [N,M] act out   x [N,K] act in   w [K,M] or [M,K] act in   b [M] act in, or none
  * The model's head is a linear layer too, logits = x wte^T. Rows V..V'-1 of its wte [V',C] are padding, V' = V rounded
  * up. They are zero and stay zero, and so do the padding columns of the logits and of their gradients. */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order);

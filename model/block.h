@@ -1,6 +1,6 @@
 /* block.h - a kind of block: tables of its parameters and activations, and three plain functions that compose ops of
  * layers.h. Some of these ops depend on the run: on the ranks that divide matrices or sequences, and on fp8. The
- * functions below hide this from the blocks.
+ * functions of this file hide this from the blocks.
  *
  * model/gpt.c runs the blocks of any kind. A new kind of model is a file like gpt2.c. */
 #ifndef TRAIN_GPT_MODEL_BLOCK_H

@@ -113,8 +113,8 @@ typedef enum { SIZES_HERE, SIZES_OF_CPU, SIZES_OF_GPU } GptSizes;
 /* Arguments of gpt_create. B: the most sequences of a batch. T: tokens of each sequence on this rank. context: ranks
  * with other tokens of the same sequences; NULL if this rank has all tokens. part: [parts] parts of the model on this
  * rank; NULL: one part with all blocks. document_mask: 1 if batches may have starts of documents. experts: ranks that
- * divide the experts; NULL if each rank has all experts. capacity: how many even shares of rows a rank's experts
- * compute at once (expert_ranks_create). fp8: 1 if products of blocks are in fp8. */
+ * divide the experts; NULL if each rank has all experts. capacity: rows that the experts of a rank compute
+ * at once, as a multiple of an equal share (expert_ranks_create). fp8: 1 if products of blocks are in fp8. */
 typedef struct {
     int64_t B, T;
     Comm   *context;

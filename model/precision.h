@@ -55,8 +55,8 @@ int       loss_scale_lower(LossScale *s);
  * A tensor is multiplied by a power of two s when it is cast. s is the largest one that keeps the largest of the
  * tensor's last FP8_STEPS maxima within half of the type's largest value. s is known before the tensor is, so a cast
  * reads the tensor once. The first step has no maxima; each tensor then uses its own maximum. A maximum is taken over
- * all micro-batches and ranks, and enters the history when its step counts. So a step that is computed twice has the
- * same scales, and a step that is left out changes none.
+ * all micro-batches and ranks, and enters the history when the run keeps its step. So a step that is computed twice has
+ * the same scales, and a step that is left out changes none.
  *
  * The history stores the exponent of the scale that each maximum allows, a whole number. The largest maximum has the
  * least exponent. The history is the same on all ranks of any grid. */

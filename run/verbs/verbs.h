@@ -132,11 +132,11 @@ void verb_take_skip(const char *value);
     {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks", .whole = &keys.grid.stages,           \
      .least = 1, .most = 1024}
 
-/* For a key of a verb that names a file to print into. verb_take_out() locks the file for this process. It returns
- * NULL if `path` is NULL, and on ranks other than 0, which do not write. Exit 64 if it is no plain file, or has content
- * already. A file for whose first bytes is_ours() returns 1 may be overwritten; is_ours may be NULL. Exit 73 if another
- * process writes it. verb_put() writes the file completely or not at all, and releases the lock. Exit 74 if it
- * cannot. */
+/* verb_take_out and verb_put serve a key that names a file to print into. verb_take_out() locks the file for this
+ * process. It returns NULL if `path` is NULL, and on ranks other than 0, which do not write. Exit 64 if it is no plain
+ * file, or has content already. A file for whose first bytes is_ours() returns 1 may be overwritten; is_ours may be
+ * NULL. Exit 73 if another process writes it. verb_put() writes the file completely or not at all, and releases the
+ * lock. Exit 74 if it cannot. */
 RunLock *verb_take_out(const char *verb, const char *key, const char *path, int (*is_ours)(const char *start));
 void     verb_put(const char *verb, const char *path, RunLock *lock, const char *text, size_t bytes);
 
