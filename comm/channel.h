@@ -5,9 +5,10 @@
  * OpenSSL reads what it sends, with one exception. Connections of protocol 2 and less began with "TGO1" and a u32
  * protocol. The server recognises these 8 bytes and answers with its own, so that an old island names both protocols.
  *
- * All calls but channel_connect, channel_wait and channel_flush return at once. A channel breaks if its peer closes it,
- * does not finish its opening, or sends bytes that are not TLS with this key, not a frame, or a frame out of order. It
- * then stays broken. A call never ends the program and never raises SIGPIPE. One thread uses a channel at a time.
+ * All calls but channel_connect, channel_wait and channel_flush return at once. A channel breaks if its peer closes it
+ * or does not complete the handshake in time. It also breaks if the peer sends bytes that are not TLS with this key,
+ * not a frame, or a frame out of order. It then stays broken. A call never ends the program and never raises SIGPIPE.
+ * One thread uses a channel at a time.
  *
  * A loop over channels:
  *   channel_wait(all, count, listening, 100);

@@ -188,30 +188,30 @@ int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]);
 void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive);
 
 /* --- collectives over a bucket of W*q elements, W ranks; piece r is [r*q, (r+1)*q) -------------------------------- */
-/* Starts a reduce-scatter, a sum over the ranks: piece `rank` of x (F32, BF16, F16) becomes the sum, and the other
+/* Starts a reduce-scatter, a sum over the ranks. On rank r piece r of x (F32, BF16, F16) becomes the sum, and the other
  * pieces become scratch. Several may be in flight. The memory must stay until comm_finish. 16-bit sums are added in f32
  * and rounded at each addition. */
 void comm_reduce_scatter_start(Comm *c, Tensor x);
-/* Starts a reduce-scatter that adds in the order of TreeNodes, a binary tree: the bits of the sum are the same for any
- * number of ranks. nodes [count] and x are this rank's partial sums, x the last of them, over its share of the `leaves`
- * (micro-batches) given to comm_tree_open(). Each is F32 and has the bucket's length. All of them become scratch except
- * piece `rank` of x. */
+/* comm_tree_sum_start starts a reduce-scatter that adds in the order of TreeNodes, a binary tree: the bits of the sum
+ * are the same for any number of ranks. nodes [count] and x are this rank's partial sums, x the last of them, over its
+ * share of the `leaves` (micro-batches) given to comm_tree_open(). Each is F32 and has the bucket's length. All of them
+ * become scratch except piece r of x on rank r. */
 void comm_tree_open(Comm *c, int64_t leaves); /* sets the number of leaves (micro-batches) of later tree sums, while no
                                                * sum is in flight; allocates small tables */
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
-/* Starts an all-gather: every rank's piece `rank` of x (any type) is copied to the same place on all ranks. */
+/* Starts an all-gather: piece r of x (any type), which rank r has, is copied to the same place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
-/* Starts several all-gathers, in this order, at most GATHERS_MOST. With NCCL they are one call and end together.
- * GATHERS_BEHIND: the pieces to gather were complete before the group's last collective started, so the gathers need
- * not wait for later work on the compute stream (world_follow). */
+/* comm_all_gathers_start starts several all-gathers, in this order, at most GATHERS_MOST. With NCCL they are one call
+ * and end together. GATHERS_BEHIND: the pieces to gather were complete before the group's last collective started, so
+ * the gathers need not wait for later work on the compute stream (world_follow). */
 typedef enum { GATHERS_NOW, GATHERS_BEHIND } GatherOrder;
 enum { GATHERS_MOST = 16 };
 void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder order);
 /* Starts an all-reduce: x (F32, BF16, F16; any shape and length) becomes the sum over ranks, with the same bits on all
  * ranks. */
 void comm_all_reduce_start(Comm *c, Tensor x);
-/* Starts an all-reduce like comm_all_reduce_start, but reads x only after all collectives that `before`, another group
- * of this rank, has started so far. So x may be the result of one of them. */
+/* Starts an all-reduce (a sum over ranks) that reads x only after all collectives that `before`, another group of this
+ * rank, has started so far. So x may be the result of one of them. */
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
 
 /* Runs NCCL's collectives of this group on the compute stream (world_follow) itself, between the work queued before and
@@ -225,9 +225,9 @@ void comm_set_exchanges(Comm *c);
  * its own message (comm_wait, comm_finish) before it uses the memory again. */
 void comm_send_start(Comm *pair, Tensor x);
 void comm_receive_start(Comm *pair, Tensor x);
-/* Starts messages to and from other ranks of the group, all at once, as one collective. All ranks of the group start
- * it, some perhaps with no message. Messages between two ranks keep their order, and sender and receiver name the same
- * length and type. The caller may free message [count] on return. */
+/* comm_exchange_start starts messages to and from other ranks of the group, all at once, as one collective. All ranks
+ * of the group start it, some perhaps with no message. Messages between two ranks keep their order, and sender and
+ * receiver name the same length and type. The caller may free message [count] on return. */
 typedef enum { EXCHANGE_SEND, EXCHANGE_RECEIVE } ExchangeSide;
 typedef struct { ExchangeSide kind; int peer; Tensor x; /* x: what is sent, or where the message is received; one
                                                          * element or more */ } CommMessage;
@@ -262,9 +262,9 @@ size_t comm_buffer_bytes(CommKind kind, int ranks);
 size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* returns the bytes of the buffers for
                                                                    * comm_tree_sum_start; with NCCL they are in device
                                                                    * memory */
-/* Returns the bytes of pinned host memory, besides the buffers, for buckets of `elems` elements in flight together: 4
- * bytes an element, kept for later steps. Ranks on GPUs need it for the ring and MPI. Returns 0 on the CPU and for
- * NCCL. */
+/* Returns the bytes of pinned host memory, in addition to comm_buffer_bytes, for buckets of `elems` elements in flight
+ * together: 4 bytes an element, kept for later steps. Ranks on GPUs need it for the ring and MPI. Returns 0 on the CPU
+ * and for NCCL. */
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
 /* Purpose of a group's NCCL communicator. It determines how much memory and how many multiprocessors NCCL takes. */
 typedef enum {
@@ -281,9 +281,9 @@ size_t comm_library_bytes(CommKind kind, int ranks, CommUse use);
 int comm_library_blocks(CommKind kind, CommUse use);
 
 /* Times of collectives.
- *   ring, MPI   measured on the host's clock. On a GPU a collective begins when its bucket has arrived in host memory.
- *               If a call waits and the compute stream's other work ends before that, it begins at that end, and so
- *               does exposed_ms
+ *   ring, MPI   measured on the host's clock. On a GPU a collective begins when its bucket has arrived in host memory,
+ *               or when the compute stream has no other work left while a call waits for the collective, if that is
+ *               earlier. exposed_ms counts from the latter moment
  *   NCCL        measured by events on the GPU, read without waiting: a later call counts collectives still in flight
  * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The gather
  * of the last step is not counted. */

@@ -24,8 +24,9 @@ enum { INT8_BLOCK = 4096 };
 
 typedef struct {
     uint8_t  kind, type;
-    int64_t  round, offset, elems; /* round of the training, number of the first parameter, and number of parameters
-                                    * that the frame is about; 0 if its kind does not use them */
+    int64_t  round, offset, elems; /* round: number of the exchange of weights between training jobs; offset: first
+                                    * parameter that the frame is about; elems: number of parameters. Each is 0 if
+                                    * frames of this kind do not use it */
     uint64_t counter;              /* number of the frame in its direction on the connection; set by the channel, not by
                                     * the sender */
     uint32_t payload_bytes;
@@ -48,7 +49,8 @@ int64_t frame_value_bytes(FrameType type, int64_t elems);
  * receiver sees the fault. */
 void frame_pack(FrameType type, void *payload, const float *values, int64_t elems);
 void frame_unpack(FrameType type, float *values, const void *payload, int64_t elems);
-/* Packs values like frame_pack, and replaces each value by the rounded one that the receiver will unpack. */
+/* Converts values to a payload as frame_pack does. Also sets each value to the rounded one that the receiver will
+ * unpack. */
 void frame_pack_rounded(FrameType type, void *payload, float *values, int64_t elems);
 
 #endif

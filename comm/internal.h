@@ -6,13 +6,12 @@
  *   queue.c    the started collectives of all groups, and their clock
  *   collectives.c  the progress of one started collective, or of a message between two ranks, on host memory
  *   tree.c     the order of TreeNodes (a binary tree), and a group's tables for sums in it
- *   mpi.c      the launcher's side of MPI, and the small blocking calls over MPI
+ *   mpi.c      start and end of MPI, communicators, and the small blocking calls over MPI
  *   staging.cu copies of GPU memory to the host memory of collectives.c, and back
  *   nccl.cu    collectives by NCCL, queued on the GPU
  *
  * In a build without MPI, no_mpi.c replaces collectives.c and mpi.c. In a build without CUDA, staging.c and nccl.c
- * replace the .cu files.
- */
+ * replace the .cu files. */
 #ifndef TRAIN_GPT_COMM_INTERNAL_H
 #define TRAIN_GPT_COMM_INTERNAL_H
 
@@ -80,8 +79,9 @@ typedef struct {
                             * all-gather begins at step W-1 */
     int64_t  messages, sums; /* messages to receive in all; the first `sums` are added to x, the others copied into
                               * it */
-    int64_t  to_send;        /* messages to send. A tree sum sends every chunk of each of its nodes to every other rank;
-                              * its `messages` counts the chunks of a piece, each received from all ranks */
+    int64_t  to_send;        /* number of messages to send. A tree sum sends every chunk of each of its nodes to every
+                              * other rank. For it the field `messages` counts the chunks of a piece, each received from
+                              * all ranks */
     float   *node[TREE_MOST]; /* [partial sums of this rank] addresses in host memory, for a tree sum; the last is that
                                * of x */
     int      node_staged[TREE_MOST];
@@ -106,7 +106,7 @@ struct World {
     Comm    *all;               /* the group of all ranks; owned                         */
     Comm    *groups;            /* list of all groups, the newest first; any thread may read it */
 
-    void   (*watch)(void *ctx);  /* function of world_watch, called when a wait makes progress; may be NULL */
+    void   (*watch)(void *ctx);  /* function that world_watch has set; called when a wait makes progress; may be NULL */
     void    *watch_ctx;
     double   watched_ms;
 
@@ -139,7 +139,8 @@ struct Comm {
                                                           * is_pair: two ranks that send messages (comm_pair);
                                                           * is_on_host: buckets are in host memory (comm_set_on_host) */
     int      exchanges;         /* 1: the group will exchange messages between any two ranks (comm_set_exchanges) */
-    /* ops: number of this group's collectives in the world's queue; begun: how many of them have begun */
+    /* ops: number of this group's collectives in the queue of the process (World.op); begun: how many of them have
+     * begun */
     int      ops, begun;
     int      is_held;           /* 1: the group's next collective may not begin yet, so later ones wait as well */
     int64_t  started;           /* number of collectives over buckets that this group has started so far */
@@ -167,7 +168,8 @@ NORETURN void world_failed(const World *w, const char *why);
  * their order. So neighbours in a grid share a host however the launcher places its ranks. Rank 0 stays rank 0. number
  * [size] is indexed by the former rank. */
 void        world_numbers(char (*host)[HOST_CHARS], int size, int *number);
-void        world_renumber(World *w); /* changes w->rank and the order of w->host to the numbers of world_numbers */
+void        world_renumber(World *w); /* gives the ranks the new numbers that world_numbers computes: changes w->rank
+                                       * and the order of w->host */
 /* returns the trace of the collective with this sequence number, or NULL if later collectives have overwritten it */
 CommTrace  *world_trace_of(World *w, int64_t sequence);
 void        world_list(World *w, Comm *c); /* adds a group to the world's list of groups */

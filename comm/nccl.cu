@@ -250,8 +250,8 @@ static ncclResult_t await_end(Comm *c, ncclResult_t result) {
 }
 
 /* Runs a first collective, and if c->exchanges a first message between every two ranks. NCCL connects peers and
- * allocates their buffers then. So a fault appears at the start, and the memory is taken before the rest is counted.
- * NCCL allocates none later, while kernels of other groups wait for this rank. */
+ * allocates their buffers then. So a fault appears at the start, and the program counts the free memory without these
+ * buffers. NCCL allocates none later, while kernels of other groups wait for this rank. */
 static void connect_peers(Comm *c) {
     int64_t half = LAYOUT_ALIGN * c->size;
     Tensor  both = tensor_1d(NULL, F32, 2 * half);
@@ -286,7 +286,7 @@ const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MIN
 
 /* Returns how many multiprocessors NCCL's kernels of a group may hold: an eighth of all, at most NCCL_BLOCKS. Kernels
  * that run at the same time leave them free (device_leave_multiprocessors). Returns 0, so that NCCL decides, for inline
- * collectives, beside which no other kernel runs. */
+ * collectives, because no other kernel runs at the same time. */
 int comm_library_blocks(CommKind kind, CommUse use) {
     int eighth = (int)larger_of(1, smaller_of(device_multiprocessors() / 8, NCCL_BLOCKS));
     if (kind != COMM_NCCL || use == COMM_FOR_INLINE) return 0;
@@ -500,8 +500,8 @@ void nccl_poll(Comm *c) {
     Nccl        *n = c->nccl;
     ncclResult_t state;
     double       now = clock_ms();
-    Inside       inside(c); /* made before the POLL_EVERY_MS check, because after an abort the main thread must stop
-                             * here in any case */
+    Inside       inside(c); /* constructed before the next return, because its constructor stops the main thread if NCCL
+                             * has been aborted */
     if (now - n->polled_ms < POLL_EVERY_MS) return;
     n->polled_ms = now;
     ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);

@@ -79,7 +79,7 @@ static int code_architecture(void) {
 static int count_devices(char *why, size_t room) {
     int         count = 0, driver = 0, runtime = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
-    cudaGetLastError(); /* clears CUDA's error state; the error is reported below */
+    cudaGetLastError(); /* clears CUDA's error state; this function reports the error */
     if (error == cudaSuccess && count > 0) return count;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);

@@ -59,7 +59,8 @@ typedef struct { const char *path, *unpack, *decode; } ShellFile;
  * becomes the path. A sentence that would not fit stays as it is. Example: "$ jq . < FILE > NEW" becomes "jq . < a.json
  * > NEW", for a packed file "gzip -dc < a.json.gz | jq . > NEW", and for standard input "... | jq . > NEW". */
 void shell_read_file(char *sentence, size_t capacity, ShellFile file);
-/* Puts the path into the commands of `sentence` like shell_read_file, for a file without filters. */
+/* Replaces FILE and PACKED in the commands of `sentence` by the path of a file that needs no filters such as gzip.
+ * Removes the marks at the start of commands ("$ "). */
 void shell_name_file(char *sentence, size_t capacity, const char *path);
 
 #ifdef __cplusplus

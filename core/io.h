@@ -18,7 +18,8 @@ typedef enum {
                                      * into it */,
     IO_SECRET /* IO_SECRET: creates a file with mode 600; -EEXIST if the file exists */, IO_READ,
     IO_READ_ANY, /* opens an input file that may also be a pipe or device; waits for the writer of a pipe */
-    IO_READ_LATER /* like IO_READ_ANY, but does not wait: poll() waits, and a read of an empty pipe gives EAGAIN */
+    IO_READ_LATER /* opens an input file, pipe or device without waiting: the caller waits with poll(), and a read of an
+                   * empty pipe gives EAGAIN */
 } IoOpen;
 
 /* Error codes for paths that are not plain files, in addition to those of errno. Folders are EISDIR. */
@@ -75,8 +76,9 @@ void io_unmap(void *memory, size_t bytes);
 /* Reads a whole file of at most `limit` bytes into malloc'ed memory, with a NUL after the end. Returns its length or
  * -errno (-EFBIG if it is longer). */
 int64_t io_read_file(const char *path, size_t limit, char **data);
-int64_t io_read_input(const char *path, size_t limit, char **data); /* reads a whole file like io_read_file; it may also
-                                                                     * be a pipe or device (IO_READ_ANY) */
+int64_t io_read_input(const char *path, size_t limit, char **data); /* reads a whole file, or pipe or device
+                                                                     * (IO_READ_ANY), of at most `limit` bytes; returns
+                                                                     * its length or -errno */
 /* Reads the first bytes of a file, at most `limit`, into malloc'ed memory with a NUL after the end. Returns their
  * number or -errno. */
 int64_t io_read_start(const char *path, size_t limit, char **data);

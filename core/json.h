@@ -53,9 +53,9 @@ typedef struct {
 
 /* Parses text [bytes], which may have at most `limit` bytes. Returns 1, or 0 with *fault set. */
 int  json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault);
-/* Parses like json_parse, but lists soft faults (which leave the rest readable) in json->soft and then returns 1. A
- * number with a soft fault must not be read from the tree. Paths start with `top`, the name of the root ("" for none),
- * of at most 255 bytes. */
+/* Parses text [bytes] and lists soft faults, after which the rest is readable, in json->soft; they do not make it
+ * return 0. A number with a soft fault must not be read from the tree. Paths start with `top`, the name of the root (""
+ * for none), of at most 255 bytes. Returns 1, or 0 with *fault set. */
 int  json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault);
 void json_free(Json *json);
 /* Parses a file that another program wrote, with libcjson alone, which is less strict than json_parse. text has a NUL
@@ -79,13 +79,13 @@ cJSON *json_member(const cJSON *object, const char *name);
 /* Appends text as a JSON string with quotes and escapes to out [capacity]. Returns the number of bytes that the whole
  * output needs, even if they did not fit. */
 size_t json_quote(char *out, size_t capacity, const char *text);
-/* Prints text as the JSON string that json_quote writes. */
+/* Prints text as a JSON string with quotes and escapes. */
 void   json_print_string(FILE *out, const char *text);
-/* Writes text as a JSON string to out [capacity], capacity at least 16. Unlike json_quote it always ends in a quote: a
- * text that does not fit is cut and ends in "...". Returns out. */
+/* Writes text as a JSON string to out [capacity], capacity at least 16. It always ends in a quote: a text that does not
+ * fit is cut and ends in "...". Returns out. */
 char  *json_quote_short(char *out, size_t capacity, const char *text);
-/* Returns whether `read` is the string that a reader gets back from json_quote(text). The two may differ, because names
- * of files need not be UTF-8. */
+/* Returns whether `read` is the string that a reader gets back from the JSON of `text`. The two may differ, because
+ * names of files need not be UTF-8. */
 int    json_reads_as(const char *read, const char *text);
 /* Returns a JSON string node of text, with U+FFFD for each byte that is not UTF-8. */
 cJSON *json_string(const char *text);

@@ -51,7 +51,7 @@ typedef struct {            /* one parameter: a row of the parameter table */
     int     bucket;         /* index of the bucket that holds the parameter. A bucket's parameters are neighbours in the
                              * table, except that those of another bucket may lie between them */
     int     expert;         /* number of the expert that owns the parameter, from 1; 0 if none does */
-    /* computed by layout_create: all fields below */
+    /* layout_create computes this field and all fields after it */
     int64_t elems;          /* elements of the parameter in files: product of dim */
     int64_t offset;         /* position in files of element 0, counted in elements over all parameters */
     int64_t local[2];       /* shape of the parameter in this rank's memory, with padding rows; the second is 1 for a

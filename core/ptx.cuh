@@ -447,7 +447,8 @@ DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate PTX_
                         line);)
     PTX_OF_TYPES(PTX_SHARED_16, PTX_SHARED_8)
 }
-/* Multiplies like wgmma, with operand a in registers. The registers of a must not change until wgmma_wait. */
+/* Computes d = a b, plus d if `accumulate`, with a in registers and b in shared memory, given as a descriptor. The
+ * registers of a must not change until wgmma_wait. */
 template <typename A, typename B, int N, int b_transposed = 0>
 DEVICE void wgmma_from_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate PTX_HERE) {
     static_assert(wgmma_has<N> && wgmma_takes<A, B>, "64, 128, 192 or 256 columns; bf16, fp16, or two of fp8");

@@ -238,7 +238,8 @@ SIMD_INLINE f32reg reg_exp(f32reg x) {
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    /* makes 2^n: the low bits of `shifted` hold n, and the bits of the constant `magic` are shifted out */
+    /* makes 2^n by writing n into the exponent of a float: the low bits of `shifted` hold n, and its other bits are
+     * shifted out */
     i32reg power = ((i32reg)shifted << 23) + (127 << 23);
     i32reg below = x < low;
     return (f32reg)((i32reg)(p * (f32reg)power) & ~below);

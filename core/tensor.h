@@ -145,7 +145,7 @@ enum { ARENA_ALIGN = 256 };
 
 typedef struct {
     const char *name;     /* name of the arena that `plan` and the banner of a run print */
-    char       *base;     /* address of the arena's memory; owned; a made-up address in a dry arena */
+    char       *base;     /* address of the arena's memory; owned; made up if the arena only counts bytes */
     size_t      used_bytes, peak_bytes, capacity_bytes;
     int         is_dry, is_host;
 } Arena;

@@ -40,7 +40,8 @@ void print_plain(FILE *out, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void say(FILE *stream, int indent, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Prints a line to stdout: a label, dim and padded to `columns`, and a plain text of at most 2 KiB. */
 void say_labelled(int columns, const char *label, const char *fmt, ...) PRINTF_LIKE(3, 4);
-void say_text(FILE *stream, int indent, const char *text); /* prints a text of any length, otherwise like say */
+void say_text(FILE *stream, int indent, const char *text); /* prints a text of any length and a newline; broken lines
+                                                            * continue at column `indent` */
 
 /* Writes lines with colour marks to `out`, broken between words at `columns`. */
 void terminal_fold(FILE *out, const char *text, int columns, int indent);

@@ -66,7 +66,7 @@ void thread_wait(Thread *t);                   /* waits, without the lock, until
 int  thread_wait_for(Thread *t, double ms);    /* waits at most `ms` for a change; returns 0 if that time has passed
                                                 * without one */
 
-/* Sleeps for `ms`, or until the thread is requested to end. Returns whether it is asked to end. The caller does not
+/* Sleeps for `ms`, or until the thread is requested to end. Returns 1 if it is requested to end. The caller does not
  * hold the lock. */
 int  thread_sleep(Thread *t, double ms);
 

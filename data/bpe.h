@@ -65,9 +65,9 @@ int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count,
 
 /* --- learning a vocabulary ---------------------------------------------------------------------------------------- */
 
-/* Learns a vocabulary: the most frequent adjacent pair of tokens becomes one token, again and again. The same text
- * gives the same vocabulary: of equally frequent pairs the one with the smaller left id is first, then the one with the
- * smaller right id. */
+/* A trainer that learns a vocabulary: the most frequent adjacent pair of tokens becomes one token, again and again. The
+ * same text gives the same vocabulary: of equally frequent pairs the one with the smaller left id is first, then the
+ * one with the smaller right id. */
 typedef struct BpeTrainer BpeTrainer;
 
 /* Creates a trainer that counts words in at most memory_bytes. If that is too little memory, it forgets the rarest

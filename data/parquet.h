@@ -52,7 +52,8 @@ int     page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8
 typedef struct {
     const uint8_t *at, *end; /* borrowed: the bytes that are not read yet */
     int            width;    /* bits of each number, 0 to 32 */
-    uint64_t       left;     /* number of values that are left in the current run */
+    uint64_t       left;     /* number of values that are left in the current run (of one repeated value, or of
+                              * bit-packed values) */
     int            is_packed;
     uint32_t       value;    /* the repeated value, in a run of one repeated value */
     uint64_t       bit;      /* place of the next bit-packed value, in bits from `at` */

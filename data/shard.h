@@ -52,7 +52,7 @@ typedef struct {
     const char *numpy;    /* numpy dtype that reads the numbers; NULL: no ids can be got from them */
     int         bytes;    /* bytes of one number */
     int         is_big;   /* 1 for big-endian numbers */
-    int         form;     /* the test in shard.c that detects this type */
+    int         form;     /* number of the test by which shard.c recognizes this type, such as FLOATS */
 } NumberType;
 
 /* Judges numbers by their first bytes. Returns their type. Returns NULL if they are uint16, or if nothing shows that

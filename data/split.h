@@ -42,12 +42,12 @@ SplitEngine split_engine(const Split *split);
 uint64_t split_hash(const Split *split); /* returns a hash of the patterns and behaviors of the rules */
 int  split_removes(const Split *split); /* returns 1 if a rule removes some of the text */
 
-/* Splits a text: calls piece(with, begin, bytes) for each piece, in order. Adjacent bytes that are not UTF-8 are one
- * piece. The text before them and the text after them are split as two texts.
+/* split_text splits a text: it calls piece(with, begin, bytes) for each piece, in order. Adjacent bytes that are not
+ * UTF-8 are one piece. The text before them and the text after them are split as two texts.
  *
- * With SPLIT_MORE, more text follows. Only pieces that later text cannot change are passed to piece(). Returns the
- * number of bytes in them. The caller passes the remaining bytes again, before the text that follows. With SPLIT_END
- * all bytes are split.
+ * SPLIT_MORE: more text follows. Only pieces that later text cannot change are passed to piece(). Returns the number of
+ * bytes in them. The caller passes the remaining bytes again, before the text that follows. SPLIT_END: all bytes are
+ * split.
  *
  * Exits with 65 if a pattern needs over SPLIT_SECONDS of processor time for SPLIT_STRETCH bytes. split_place() sets the
  * byte of the text at which the next call begins, for the message of that exit. Not for two threads at once. */

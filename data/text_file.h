@@ -73,8 +73,8 @@ void text_file_close(TextFile *f);
 /* Returns the kind of a file, judged by its first TEXT_FILE_START unpacked bytes. *what is NULL for TEXT_PLAIN and
  * TEXT_PARQUET. For other kinds it says what the file is and what to type, worded to follow "is". */
 TextKind     text_file_kind(const TextFile *f, const char **what);
-/* Returns words for a file that begins like a format of another program, otherwise NULL. Only formats with at least
- * four fixed bytes that are not zero count. For files of tokens without a header, which may begin with any bytes. */
+/* Returns words for a file that begins like a format of another program, otherwise NULL. Considers only formats with at
+ * least four fixed bytes that are not zero, because a file of tokens without a header may begin with any bytes. */
 const char  *text_other_kind(const uint8_t *start, size_t bytes);
 /* Returns the encoding of a text in UTF-16 or UTF-32, judged by its first bytes; ENCODING_FOUND for other data. For
  * files of tokens without a header, which must not be taken for text. So nearly all characters must be of ASCII and one

@@ -73,8 +73,8 @@ int64_t   tokenizer_begin(const Tokenizer *t, int32_t *ids);
  * of 60 times its bytes. */
 enum { ENCODER_CHUNK = 1 << 20, ENCODER_LONGEST = 1 << 30, ENCODER_LONGEST_PIECE = 1 << 26 };
 
-/* Passes a text that comes in parts to take(). Keeps what take() did not consume, and passes it again, followed by the
- * next part. Exits with 65 if it would keep over ENCODER_LONGEST bytes. */
+/* A Cutter passes a text that comes in parts to take(). It keeps what take() did not consume, and passes it again,
+ * followed by the next part. Exits with 65 if it would keep over ENCODER_LONGEST bytes. */
 typedef struct {
     /* consumes the part of a text that later text cannot change; returns the number of bytes consumed; with SPLIT_END
      * it consumes all */
@@ -96,7 +96,7 @@ typedef struct {
     void            *with;
     Cutter           cutter;     /* owned: keeps back text as it was given */
     Cutter           normal;     /* owned: keeps back normalized text, if the tokenizer normalizes */
-    int32_t         *ids;        /* owned [room]: `count` ids that were not yet passed to the sink */
+    int32_t         *ids;        /* owned [room]: `count` token ids that were not yet passed to sink() */
     size_t           room, count;
     int64_t          begun;      /* bytes of the document that have been encoded */
     int64_t          invalid;    /* bytes of all documents so far that are not UTF-8 */

@@ -1,7 +1,7 @@
 /* act_simd.h - sixteen values of an activation tensor in f32 registers, whatever its type in memory. CPU only.
  *
- * `type` is a constant in every kernel body (see ACT_KERNEL), so the compiler makes each choice below. The _part forms
- * handle the last n < 16 values of a row and access no byte beyond them.
+ * `type` is a constant in every kernel body (see ACT_KERNEL), so the compiler makes each choice by type in this file.
+ * The _part forms handle the last n < 16 values of a row and access no byte beyond them.
  */
 #ifndef TRAIN_GPT_LAYERS_ACT_SIMD_H
 #define TRAIN_GPT_LAYERS_ACT_SIMD_H

@@ -60,9 +60,9 @@ void activation_forward(Stream *s, Activation kind, Tensor y, Tensor x) {
                      ptr<T>(y), ptr<T>(x), n))));
 }
 
-/* dx = dy f'(x) for a strip of 32 W columns and rows_per_block rows, whose column sums go to sums[blockIdx.y]:
- * bias.cuh. A warp has ROWS rows in flight at once. grid (ceil(M/(32 W)), parts), block (32,8), static shared memory.
- * Bound by memory: 3 elements of traffic for each of dx. */
+/* dx = dy f'(x) for a strip of 32 W columns and rows_per_block rows. Column sums of the strip go to sums[blockIdx.y]
+ * (see bias.cuh). A warp has ROWS rows in flight at once. grid (ceil(M/(32 W)), number of partial sums), block (32,8),
+ * static shared memory. Bound by memory: 3 elements of traffic for each of dx. */
 enum { ROWS = 2 };
 template <Activation kind, typename T, int W>
 KERNEL activation_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows,

@@ -1,7 +1,7 @@
 /* activation.h - the activation functions of MLPs and their derivatives: a section for each Activation (layers.h).
  *
  * A GPU computes one float at a time, a CPU sixteen: an ActValue. A function that is written with the operators of C
- * and the value_... functions below serves both. NaN stays NaN in all functions.
+ * and the value_... functions of this file serves both. NaN stays NaN in all functions.
  */
 #ifndef TRAIN_GPT_LAYERS_ACTIVATION_H
 #define TRAIN_GPT_LAYERS_ACTIVATION_H
@@ -40,8 +40,9 @@ SIMD_INLINE f32x16 value_quotient(f32x16 x, f32x16 y) { return x / y; }
  *
  * The right-hand form needs one exponential and loses nothing where tanh is close to -1.
  */
-#define GELU_SLOPE 1.5957691216f    /* factor of x in 2u: 2 sqrt(2/pi) */
-#define GELU_CUBIC 0.0713548162726f /* factor of x^3 in 2u: 0.044715 * 2 sqrt(2/pi) */
+#define GELU_SLOPE 1.5957691216f    /* 2 sqrt(2/pi): factor of x in 2u, where GELU by tanh is x / (1 + exp(-2u)) */
+#define GELU_CUBIC 0.0713548162726f /* 0.044715 * 2 sqrt(2/pi): factor of x^3 in 2u, where GELU by tanh is x / (1 +
+                                     * exp(-2u)) */
 #define GELU_FAR   30.0f            /* limit of |x|, beyond which GELU is 0 or x in f32 */
 
 #ifdef __cplusplus
@@ -148,7 +149,8 @@ ACT_FUNCTION ActValue silu_slope(ActValue x) {
 #define GELU_END   14.0f            /* least z for which value_exp(-z^2/2) returns 0; the true value is subnormal */
 #define GELU_PHI_0 0.3989422804014f /* 1/sqrt(2 pi) */
 
-/* Returns R(z) = exp(z^2/2) (1 - Phi(z)), Phi the normal distribution function, for z >= 0 (gelu, above). */
+/* Returns R(z) = exp(z^2/2) (1 - Phi(z)) for z >= 0, where Phi is the normal distribution function. gelu() is computed
+ * from it. */
 ACT_FUNCTION ActValue gelu_tail(ActValue z) {
     ActValue p = z * 0.00404755304181f + 0.0401844527855f;
     p = p * z + 0.181925075484f;

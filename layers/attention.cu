@@ -364,7 +364,8 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
         float score = thread < count ? last_score<T, W>(q, keys + (first + thread) * step, D) : -INFINITY;
         float high = fmaxf(top, block_max(score, part)), shrink = expf(top - high);
         top = high;
-        p[thread] = expf(score - high); /* block_max has a barrier, so the values of the earlier keys have been added */
+        p[thread] = expf(score - high); /* overwrites p of the earlier keys, which all warps have used before the
+                                         * barrier in block_max */
         total = total * shrink + p[thread];
         __syncthreads(); /* after this the exponentials p are complete in shared memory */
         for (int i = 0; i < HELD; i++) sum[i] *= shrink;

@@ -21,7 +21,8 @@ enum { PREPARE_THREADS = 256 };
 KERNEL attention_prepare_kernel(Minus minus, const float *lse, const float *delta, Heads h) {
     await_kernels();
     int64_t at = (int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x;
-    int     row = (int)(at / minus.padded), t = (int)(at % minus.padded); /* row: number of the head among B*H */
+    int     row = (int)(at / minus.padded), t = (int)(at % minus.padded); /* row: number of the head among all heads of
+                                                                           * all sequences; t: position of the query */
     if (row >= h.heads) return;
     bool there = t < h.T;
     minus.lse[at] = there ? -lse[(int64_t)row * h.T + t] / h.scale : -INFINITY;
@@ -413,7 +414,7 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
 
 /* Checks a call of attention's backward pass, computes delta if the caller has none, and queues the kernels. f: NULL,
  * or dqkv is written as 8-bit codes with the scale in f. Returns whether the kernels have added to dbias. For that they
- * take memory for row_sums and a pass over it, which is small beside dqkv. */
+ * take memory for row_sums and a pass over it, both small compared to dqkv. */
 static int backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse,
                     Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
@@ -422,7 +423,8 @@ static int backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor d
         delta = arena_tensor(&s->scratch, F32, 2, shape.query, y.dim[0], 1);
         attention_delta(s, delta, dy, y);
     }
-    Tensor noted = dqkv; /* dqkv as bf16, for the note of costs: 8-bit codes take the same work and bytes */
+    Tensor noted = dqkv; /* dqkv as bf16, for counting FLOPs and bytes: the two copies as 8-bit codes have as many
+                          * bytes */
     fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
     attention_backward_contract(s, noted, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
     if (tensor_is_none(keys)) dkeys = dqkv, keys = qkv;

@@ -25,8 +25,9 @@ template <typename T, int D> struct alignas(TILE_ALIGN) ForwardShared {
 
 /* --- items: the last tiles of queries of all heads, which are the longest, then earlier tiles --------------------- */
 
-typedef struct { int head, query, begin, tiles; } ForwardItem; /* query: first row; begin: first key; tiles: number of
-                                                                * tiles of keys */
+typedef struct { int head, query, begin, tiles; } ForwardItem; /* A work item. query: its first row; begin: the first
+                                                                * key that these rows see; tiles: number of tiles of
+                                                                * keys */
 
 template <int KEYS, bool DOCUMENTS> DEVICE ForwardItem forward_item(const Heads &h, int i) {
     const Place p = attention_place(h, 1, (h.T + BLOCK_ROWS - 1) / BLOCK_ROWS, true, i);
@@ -100,8 +101,8 @@ template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[
 DEVICE void turn_begin(int group) { named_barrier_sync(TURN + group, 2 * WARPGROUP); }
 DEVICE void turn_end(int group) { named_barrier_arrive(TURN + (group + 1) % GROUPS, 2 * WARPGROUP); }
 
-/* Masks scores of keys that their query does not see; the first key has position `key`. Then replaces the scores by p
- * and adds p to the sums. */
+/* Masks scores of keys that their query does not see; the first key has position `key`. Then replaces each score by p =
+ * exp(score - running maximum of the row) and adds p to the sums. */
 template <bool DOCUMENTS, int N>
 DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int position, int row, int key,
                              const int32_t *starts, const Heads &h) {
@@ -110,8 +111,8 @@ DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int 
     return softmax(s, m, shrink, h.scale_log2);
 }
 
-/* Computes the output rows of a warpgroup: its 64 queries of an item. n counts the tiles of keys and values that the
- * consumers have taken so far. */
+/* Computes the output rows of a warpgroup: 64 of the 128 queries of a work item. n counts the tiles of keys and values
+ * that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const ForwardShared<T, D> *shared,
                          Queues<SLOTS> &queues, unsigned &n, const ForwardItem &item, int group,

@@ -43,14 +43,16 @@ template <typename T> static TensorMap map_of(Tensor matrix) {
 
 #ifdef PTX_HOPPER
 
-/* Returns true in the one thread that loads. All lanes of warp LOADER and of the warps after it call it together. */
+/* Returns true in the one thread that loads tiles. LOADER is the number of the first thread of the last warpgroup. All
+ * lanes of each warp of that warpgroup call the function together. */
 DEVICE bool is_loader() { return __shfl_sync(0xffffffffu, (int)threadIdx.x, 0) == LOADER && elect_one(); }
 
 /* --- queues: the loader fills SLOTS places in rotation, the consumers take them in that order; n is from 0 -------- */
 
 template <int SLOTS> struct Queue { uint64_t full[SLOTS], empty[SLOTS]; };
 
-/* Queues of tiles from the loader. Tiles in `own` stay for a whole item; tiles in `steps` are read once and freed. */
+/* Queues of tiles from the loader. Tiles in `own` stay for a whole work item (128 rows of one head); tiles in `steps`
+ * are read once and freed. */
 template <int SLOTS> struct Queues { Queue<2> own; Queue<SLOTS> steps; };
 
 /* Initializes a queue of tiles. fillers: number of warps that write a tile themselves, or 1 if the loader's TMA does.
@@ -148,7 +150,7 @@ DEVICE void add_rows(float (&out)[D / 2], const uint32_t (&p)[N / 16][4], const 
         wgmma_from_registers<T, T, D, 1>(out, p[j / 16], descriptor_after(right, j * BOX * 2), 1);
     wgmma_commit();
 }
-/* Rounds a product to T, in the register order of the left factor of the next product. */
+/* Rounds a product to T, in the order of registers that wgmma expects of the left factor of the next product. */
 template <typename T, int N> DEVICE void round_product(uint32_t (&p)[N / 16][4], const float (&s)[N / 2]) {
     #pragma unroll
     for (int i = 0; i < N / 4; i++) p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
@@ -336,9 +338,9 @@ DEVICE void sum_product(int first, const T *tile, int row, int head, int column,
     #pragma unroll
     for (int d = 0; d < D / BOX; d++) sums[d * WARP] = sum[d];
 }
-/* Writes a tile of a product, x times scale, to global memory by way of `tile` in shared memory, and if h.row_sums is
- * set the sum of each of its columns there. to: columns of the head in the first row of the sequence. first: position
- * of the first row of the tile. */
+/* Writes a tile of a product, x times scale, to global memory by way of `tile` in shared memory. If h.row_sums is set,
+ * also writes the sum of each column of the tile to it. to: columns of the head in the first row of the sequence.
+ * first: position of the first row of the tile. */
 template <typename T, int ROWS, int D>
 DEVICE void store_summed(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2],
                          const float (&scale)[2], int head, int column, const Heads &h) {

@@ -5,21 +5,21 @@
  * the keys (dq): seven products a tile. Five are enough if a block has a whole head (attention_hopper_heads.cu). But
  * then dq passes through L2 in fp32, 8 D bytes a query for each 128 keys, and a batch of few heads leaves most of the
  * GPU idle. So these kernels are for few heads, long sequences, grouped keys and context ranks. A sum stays in the
- * registers of one warpgroup, in one order. The bits are the same every time, for any number of context ranks, and with
- * a block a head.
+ * registers of one warpgroup, in one order. The bits are the same in every run, for any number of context ranks, and
+ * equal to those of attention_hopper_heads.cu.
  */
 #include "layers/attention_hopper.cuh"
 
-/* Shared memory of the keys kernel: keys and values of two items, queries and dy of STAGES steps. 136 and 196 KiB at D
- * = 64 and 128. */
+/* Shared memory of the keys kernel: keys and values of two work items (tiles of keys), queries and dy of STAGES steps.
+ * 136 and 196 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) KeysShared {
     static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D];
     float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* [stage][query] negated lse and delta of STEP
                                                                        * queries */
 };
-/* Shared memory of the queries kernel: queries and dy of two items, keys and values of STAGES steps. 160 and 224 KiB at
- * D = 64 and 128. */
+/* Shared memory of the queries kernel: queries and dy of two work items (tiles of queries), keys and values of STAGES
+ * steps. 160 and 224 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) QueriesShared {
     static constexpr int STEP = D == 64 ? 128 : 64, STAGES = 3;
     T q[2][BLOCK_ROWS * D], dy[2][BLOCK_ROWS * D], k[STAGES][STEP * D], v[STAGES][STEP * D];
@@ -29,9 +29,9 @@ template <typename T, int D> struct alignas(TILE_ALIGN) QueriesShared {
 
 /* --- keys: dk and dv ---------------------------------------------------------------------------------------------- */
 
-/* An item of the keys kernel: a tile of keys. head: the group's first query head; row: the tile's first row in keys;
- * key: the same row in its sequence; position: position of this warpgroup's first key. Queries begin .. end - 1 of each
- * of the group's heads, STEP at a time, see one of these keys. */
+/* A work item of the keys kernel: a tile of keys. head: the group's first query head; row: the tile's first row in
+ * keys; key: the position of that row in its sequence; position: position of this warpgroup's first key. Queries begin
+ * .. end - 1 of each of the group's heads, STEP at a time, see one of these keys. */
 typedef struct { int head, row, key, position, begin, end; } KeysItem;
 
 /* Returns item i of the keys kernel. All lanes of a warp call it together. */
@@ -76,7 +76,8 @@ DEVICE void keys_load(KeysShared<T, D> *shared, Queues<KeysShared<T, D>::STAGES>
     }
 }
 
-/* Computes dk and dv of an item, step by step. n counts the steps of queries that the consumers have taken so far. */
+/* Computes dk and dv of a work item (a tile of keys of one head), step by step. n counts the steps of queries that the
+ * consumers have taken so far. */
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *shared,
                       Queues<KeysShared<T, D>::STAGES> &queues, const T *k, const T *v, unsigned &n,
@@ -141,8 +142,8 @@ DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, Queues<KeysShared<T
 
 /* --- queries: dq -------------------------------------------------------------------------------------------------- */
 
-/* An item of the queries kernel: a tile of queries. query: the tile's first row. Its queries see keys begin to end -
- * 1. */
+/* A work item of the queries kernel: a tile of queries. query: the tile's first row. Its queries see keys begin to end
+ * - 1. */
 typedef struct { Place place; int query, begin, end; } QueriesItem;
 
 template <int STEP, bool DOCUMENTS> DEVICE QueriesItem queries_item(const Heads &h, int i) {
@@ -194,8 +195,8 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
     for (int i = 0; i < STEP / 2; i++) s[i] = exp2_approx(fmaf(s[i], h.scale_log2, minus.lse[held_side(i)]));
     wgmma_wait<0>(dp);
     #pragma unroll
-    for (int i = 0; i < STEP / 2; i += 2) { /* computes ds from the rounded p, like multiply_by_scores, so that dq has
-                                             * the bits of the kernel with a block a head */
+    for (int i = 0; i < STEP / 2; i += 2) { /* rounds p before it computes ds, because the kernel of
+                                             * attention_hopper_heads.cu does, and dq must have equal bits in both */
         const float2 p = unpack_pair<T>(pack_pair<T>(s[i], s[i + 1]));
         s[i] = p.x * (dp[i] + minus.delta[held_side(i)]), s[i + 1] = p.y * (dp[i + 1] + minus.delta[held_side(i)]);
     }
@@ -204,7 +205,8 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
     add_rows<T, STEP, D>(dq, ds, k);
 }
 
-/* Computes dq of an item, step by step. n counts the steps of keys that the consumers have taken so far. */
+/* Computes dq of a work item (a tile of queries of one head), step by step. n counts the steps of keys that the
+ * consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared,
                          Queues<QueriesShared<T, D>::STAGES> &queues, const T *q, const T *dy, unsigned &n,

@@ -26,8 +26,8 @@ enum {
  * the one that loads. The sum 2 x KEYS + ADDER + LOADER is 4 x 128. */
 template <int D> struct HeadsRegisters { enum { KEYS = D == 64 ? 192 : 208, ADDER = D == 64 ? 96 : 64, LOADER = 32 }; };
 
-/* Shared memory: two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries], and 64 columns
- * of dq before they are stored. 176 and 220 KiB at D = 64 and 128. */
+/* Shared memory: two tiles of keys and values, STAGES steps of queries, SLOTS buffers [keys, queries] of ds (the
+ * gradients of scores), and 64 columns of dq before they are stored. 176 and 220 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) HeadsShared {
     static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2, SLOTS = D == 64 ? 2 : 1;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D],
@@ -108,15 +108,16 @@ DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *row
     enum { PACKS = BOX / PACK8, WORDS = BOX / 4, HALF = CHUNK / 2 };
     const int lane = (int)afresh(threadIdx.x) % WARP, pack = lane % PACKS, half = lane / WORDS, word = lane % WORDS;
     const CastScale by = cast_scale<E5M2>(t.scale);
-    uint32_t *const words = reinterpret_cast<uint32_t *>(rows); /* the rows as words; the lower 8 rows are moved by one
-                                                                 * row, to other banks of shared memory */
+    uint32_t *const words = reinterpret_cast<uint32_t *>(rows); /* address of the rows as 32-bit words, for the codes;
+                                                                 * those of the lower 8 rows are stored one row further,
+                                                                 * in other banks of shared memory */
     Seen            seen = notes();
     Codes8          turned[4];
     #pragma unroll 1
     for (int r = lane / PACKS; r < CHUNK; r += WARP / PACKS) {
         const Codes8 codes = cast_pack<E5M2>(load_pairs(rows + r * BOX + (pack ^ r % 8) * PACK8), by, &seen);
         pack_store((uint32_t *)(t.plain + (first + r) * t.pitch + column + pack * PACK8), codes);
-        __syncwarp(); /* the warp has read the four rows of this round, which the codes may overwrite */
+        __syncwarp(); /* after this the codes may overwrite the four rows that the warp has just read */
         pack_store(words + (r + r / HALF) * WORDS + pack * 2, codes);
     }
     notes() = seen;
@@ -282,7 +283,8 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
                     else multiply_ds<T, BLOCK_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     if (column == D - BOX) queue_free(queues.ds, n);
                     __syncwarp(); /* the last result in shared->dq has been stored */
-                    if (is_last) { /* values for the store are computed again each time, because registers are few */
+                    if (is_last) { /* computes the addresses again in each iteration, because too few registers are left
+                                    * to keep them */
                         const int again = (int)afresh(head), from = (int)afresh(row);
                         heads_store<T, STEP, BOX, CODES>(out, query + row, shared->dq, from, dq, scale, again,
                                                          head_column(h, again) + column, h);
@@ -343,7 +345,8 @@ size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
 }
 
 bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
-    enum { L2_BYTES = 40 << 20 }; /* limit of the sums of all blocks: less than an H100's L2 of 50 MB */
+    enum { L2_BYTES = 40 << 20 }; /* most bytes of dq that all blocks keep in L2 between tiles of keys: less than an
+                                   * H100's 50 MB */
     const AttentionAsked asked = attention_asked();
     if (!attention_expects_hopper(act, h.size) || h.query != h.key || asked == ATTENTION_TILES) return false;
     const int64_t waves = blocks_for(heads, heads_processors());
@@ -364,7 +367,8 @@ static void heads_launch(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus 
 
 void attention_hopper_heads_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums,
                                      Tensor qkv, Heads h) {
-    /* With f the kernels write dqkv as 8-bit codes; without f they are replaced below. */
+    /* Chooses the kernel. If f is set, it writes dqkv as 8-bit codes; otherwise the next statement chooses one for the
+     * type. */
     auto launch = h.starts ? heads_launch<bf16, 64, true, true> : heads_launch<bf16, 64, false, true>;
     if (!f)
         DISPATCH_HOPPER(qkv.type, h.D, T, D,

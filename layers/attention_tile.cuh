@@ -16,7 +16,7 @@
 
 enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20, SUMMED_ROWS = 16, HEADS_SUMMED = 8 };
 
-/* Parameters of a call, as each kernel gets them. */
+/* Parameters of a call of attention, in the form that each kernel gets. */
 typedef struct {
     int   T, C, D, H, heads; /* T positions, H query heads of D channels, C = H*D, heads = B*H of B sequences */
     int   group;             /* number of query heads that share a head of keys */
@@ -109,7 +109,8 @@ DEVICE int position_of(const Heads &h, int row) { return (int)POSITION_OF(h.at, 
 
 /* Place in memory of the keys from position `key` on, up to the end of their chunk (whole tiles of 64). It has the
  * context rank that owns the keys, and their first row in that rank's part of the sequence. */
-typedef struct { int64_t owner; int row; } KeyRows; /* owner: elements before the keys of that context rank */
+typedef struct { int64_t owner; int row; } KeyRows; /* owner: number of elements in memory before the keys of the
+                                                     * context rank that has these keys */
 DEVICE KeyRows key_rows(const Heads &h, int key) {
     if (h.context == 1) return {0, key};
     int half = (int)h.at.half, chunk = key / half, owner = chunk < h.context ? chunk : 2 * h.context - 1 - chunk;
@@ -140,8 +141,8 @@ constexpr float NO_SCORE = -1e38f;
 DEVICE const int32_t *starts_of(const Heads &h, int head) { return h.starts + (int64_t)(head / h.H) * h.T; }
 DEVICE int            start_at(const int32_t *starts, int row, const Heads &h) { return starts[min(row, h.T - 1)]; }
 
-/* Returns the number of rows whose queries' documents begin at or before this position. They are the first rows,
- * because starts never fall. All lanes of a warp call it together. */
+/* Returns the number of rows whose query's document begins at or before this position. They are the first rows, because
+ * starts never fall. All lanes of a warp call it together. */
 DEVICE int rows_until(const int32_t *starts, int position, const Heads &h) {
     int low = 0, high = h.T, lane = (int)threadIdx.x % WARP;
     while (low < high) {
@@ -166,7 +167,8 @@ template <typename T, int ROWS, int D, int THREADS>
 DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
     if (h.vector) {
-        #pragma unroll 1 /* no unrolling gains anything, because the copies are asynchronous; it would cost registers */
+        #pragma unroll 1 /* unrolling would gain nothing, because the copies are asynchronous, and would cost
+                          * registers */
         for (int i = (int)threadIdx.x; i < ROWS * PACKS; i += THREADS) {
             int  row = i / PACKS, column = i % PACKS * PACK;
             bool inside = first + row < h.T && column < h.D;

@@ -12,11 +12,11 @@
 
 enum {
     SUM_WARPS = 8,
-    SUM_BLOCKS = 128, /* most ranges of rows, each summed by itself: enough to fill a GPU */
-    SUM_ROWS = 64     /* least number of rows of a range */
+    SUM_BLOCKS = 128, /* most partial sums (each over a range of rows): enough to fill a GPU */
+    SUM_ROWS = 64     /* fewest rows of one partial sum */
 };
 
-/* Return the rows of one partial sum, and the number of partial sums. */
+/* sum_rows_of returns how many rows one partial sum adds, sum_parts_of the number of partial sums of N rows. */
 static inline int64_t sum_rows_of(int64_t N) {
     int64_t rows = blocks_for(N, SUM_BLOCKS);
     return rows < SUM_ROWS ? (int64_t)SUM_ROWS : rows;

@@ -180,9 +180,9 @@ static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
 
 /* --- activation --------------------------------------------------------------------------------------------------- */
 
-/* f: NULL, or the output is written as 8-bit codes. y of forward is then the operand x of the product that f belongs
- * to, dx of backward its operand dy. The FLOPs are those of gelu_new, whatever the kind, because the ops are bound by
- * memory. */
+/* Contract of an activation and of its gradient. f: NULL, or the output is written as 8-bit codes. y of forward is then
+ * the operand x of the product that f belongs to, dx of backward its operand dy. The FLOPs are those of gelu_new for
+ * every kind, because the ops are bound by memory. */
 static inline int activation_forward_contract(Stream *s, Tensor y, Tensor x, const Fp8 *f) {
     fp8_output_expect(&y, E4M3, x.dim[0], x.dim[1], f);
     EXPECT2(x, y.type, x.dim[0], x.dim[1]);
@@ -255,8 +255,8 @@ static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor key
     CHECK(c.ranks > 1 && T % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks", (long long)T,
           (long long)c.ranks);
 }
-/* Notes the cost of `products` matrix products of queries and keys on a dry stream. On average a query of a rank sees
- * half of all tokens. */
+/* Notes the cost of `products` matrix products of queries and keys on a dry stream (one that only counts costs). On
+ * average a query of a rank sees half of all tokens. */
 static inline int attention_note(Stream *s, const char *op, Tensor y, Tensor lse, ContextPart c, HeadShape h,
                                  double products, double bytes) {
     double product = (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1);

@@ -10,10 +10,9 @@
 
 enum {
     WARPS = 8, THREADS = WARPS * WARP,
-    SLICE_PACKS = 8,                   /* packs of channels that a block adds for a token with many rows: 128 bytes of
-                                        * each row */
-    /* number of groups of threads, which divide the rows of a token among themselves (a run: the places of one token in
-     * the sorted list) */
+    SLICE_PACKS = 8,                   /* if a token has many rows, a block adds this many packs of their channels: 128
+                                        * bytes of each row */
+    /* number of groups of threads in a block, which divide among themselves the rows of dy that belong to one token */
     GROUPS = THREADS / SLICE_PACKS,
     BATCH = 4                          /* number of rows whose loads are in flight together */
 };
@@ -200,7 +199,8 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
     Positions p = positions_of(context, T);
     add_by_id(s, dwte, dy, ptr<int32_t>(tokens), rows);
     if (tensor_is_none(dwpe)) return;
-    if (!tensor_is_none(starts)) { /* positions in documents are sorted as tokens are: a row may have any position */
+    if (!tensor_is_none(starts)) { /* With documents a row may have any position, so rows of equal positions are found
+                                    * by sorting, as rows of equal tokens are. */
         size_t   mark = arena_mark(&s->scratch);
         int32_t *position = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
         LAUNCH_EARLY(document_positions_kernel, blocks_for(N, THREADS), THREADS, 0, s, position, ptr<int32_t>(starts),

@@ -366,8 +366,8 @@ KERNEL __launch_bounds__(NORM_THREADS, 16 / HELD) fp8_norm_forward_kernel(NormFo
     note_seen(seen, t.amax, t.counts);
 }
 
-/* Computes a norm whose output is written as 8-bit codes. Rows that are too long for the kernel, and unaligned weights,
- * use the op in bf16, in scratch, and a cast. */
+/* Computes a norm whose output is written as 8-bit codes. If rows are too long for the kernel, or weights not aligned,
+ * computes the norm in bf16 into scratch memory and casts that. */
 template <bool centred>
 static void norm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                          Tensor b, float eps, Fp8 f) {

@@ -72,9 +72,9 @@ enum { SIGNLESS = 0x7fff7fff, LARGEST = 0x7f7f7f7f, ONE_EACH = 0x00010001, CODE_
 /* Returns x in both halves of bf16. Exact, because x is a power of two, or 1.75 times one. */
 DEVICE uint32_t both_halves(float x) { return __byte_perm(__float_as_uint(x), 0, 0x3232); }
 
-/* Makes the CastScale of scale [FP8_SCALES], which holds 1/s and s, the factor of values before they are rounded. The
- * smallest code is 2^(bottom - fraction); its half is a tie, and becomes zero. If scale is NULL nothing exceeds the
- * largest value. */
+/* Makes the CastScale of scale [FP8_SCALES], which holds 1/s and s, the factor of values before they are rounded. Half
+ * of the smallest positive fp8 number is a tie between it and zero, and becomes zero. If scale is NULL nothing exceeds
+ * the largest value. */
 template <DType type> DEVICE CastScale cast_scale(const float *scale) {
     if (!scale) return {pair_of(both_halves(1.0f)), pair_of(0), SIGNLESS};
     float tie = fp8_power(fp8_bottom(type) - (type == E4M3 ? 3 : 2) - 1);
@@ -213,7 +213,7 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
         for (int j = 0; j < 4; j++)
             tile[pack * PACK8 + half * 4 + j][chunk ^ pack].v[rows % (CHUNK / THREAD_ROWS)] = w[j];
     }
-    __syncthreads(); /* the tile is whole */
+    __syncthreads(); /* after this the transposed tile is complete in shared memory */
     #pragma unroll
     for (int i = (int)threadIdx.x; i < TILE_COLUMNS * COLUMN_CHUNKS; i += TILE_THREADS) {
         int     column = i / COLUMN_CHUNKS, from = i % COLUMN_CHUNKS;
@@ -254,8 +254,8 @@ DEVICE void tile_sums(float (&sum)[PACK8], float *sums, int64_t first_column, in
 
 /* --- a block's work ----------------------------------------------------------------------------------------------- */
 
-/* Writes the tiles of a block's rows, one below the other, of value(row, column) = 8 values, and their column sums to
- * sums [gridDim.y, C], or NULL. grid (ceil(C/64), ceil(R_up/rows_per_block)). */
+/* Writes the tiles of a block's rows, one below the other, of value(row, column) = 8 values. Writes their column sums
+ * to sums [gridDim.y, C] unless that is NULL. grid (ceil(C/64), ceil(R_up/rows_per_block)). */
 template <DType type, typename F>
 DEVICE void write_stretch(const Fp8Target &t, float *sums, int64_t rows_per_block, F value) {
     int64_t first_column = (int64_t)blockIdx.x * TILE_COLUMNS, first = (int64_t)blockIdx.y * rows_per_block;
@@ -265,7 +265,7 @@ DEVICE void write_stretch(const Fp8Target &t, float *sums, int64_t rows_per_bloc
     #pragma unroll 1
     for (int64_t first_row = first; first_row < end; first_row += TILE_ROWS) {
         TilePlace  at = tile_place(first_row, first_column);
-        TileValues x = {}; /* zeros where the tensor has no such row or column */
+        TileValues x = {}; /* values stay zero where the tensor has no such row or column */
         #pragma unroll
         for (int k = 0; k < THREAD_ROWS; k++)
             if (at.row + k < t.R && at.column < t.C) x.row[k] = value(at.row + k, at.column);
@@ -283,7 +283,8 @@ static inline dim3 tile_grid(int64_t R_up, int64_t C, int64_t rows_per_block) {
     return dim3((unsigned)blocks_for(C, TILE_COLUMNS), (unsigned)blocks_for(R_up, rows_per_block));
 }
 
-/* Returns the target that writes both copies of y into y's memory, as layers.h describes. In fp8.cu. */
+/* Returns the target by which a cast writes y as 8-bit codes, row-major and transposed, one copy after the other in y's
+ * memory. Defined in fp8.cu. */
 Fp8Target fp8_target(Tensor y, Fp8 f);
 
 #endif

@@ -438,7 +438,8 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1)
     cluster_arrive();
     cluster_wait(); /* no block ends while the other one may access its shared memory */
 #else
-    device_check(g.m < 0 && bias); /* never runs, because gemm_hopper_fits refuses such a GPU */
+    device_check(g.m < 0 && bias); /* never runs, because gemm_hopper_fits refuses a GPU for which this kernel was not
+                                    * compiled */
 #endif
 }
 
@@ -513,9 +514,9 @@ int gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way) {
 
 size_t gemm_hopper_sums_bytes(const Matmul *p) { return (size_t)(tiles_along(p->m) * p->n) * sizeof(float); }
 
-/* Writes the ways of computing the product that are worth timing: with clusters of two blocks first, then with single
- * blocks. Each tries the largest numbers of slices of k among those that fill the GPU better than every smaller
- * number. */
+/* Writes the ways of computing the product that are worth timing: first those with clusters of two blocks, then those
+ * with single blocks. A number of slices of k is a candidate if it keeps the GPU busier than every smaller number. Of
+ * these the largest are written. */
 int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]) {
     int    count = 0;
     double best = 0.0;

@@ -106,7 +106,8 @@ void activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Te
 /* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it, or y = x w^T, w [M,K] as its Linear does -------
  * `order` says how w and dw are stored: PLAIN is [K,M], TRANSPOSED is [M,K], which has no bias. */
 typedef enum { PLAIN, TRANSPOSED } MatrixOrder;
-/*   y [N,M] act out   x [N,K] act in   w [K,M] or [M,K] act in   b [M] act in, or none
+/* Computes y = x w + b, or y = x w^T if order is TRANSPOSED.
+ *   y [N,M] act out   x [N,K] act in   w [K,M] or [M,K] act in   b [M] act in, or none
  * The model's head is a linear layer too, logits = x wte^T. Rows V..V'-1 of its wte [V',C] are padding, V' = V rounded
  * up. They are zero and stay zero, and so do the padding columns of the logits and of their gradients. */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order);
@@ -144,8 +145,8 @@ void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor 
 enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALES = 4 };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
-/* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below (its
- * parameter f, the Fp8 of this product) has written. That op has then already updated amax and counts.
+/* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that another fp8 op has
+ * written. The argument f of that op is then the Fp8 of this product, so it has already updated amax and counts.
  *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] or [M,K] bf16 in   b [M] bf16 in, or none */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order, Fp8 f);
 /* Computes the gradients of linear in fp8.
@@ -244,7 +245,8 @@ static inline int64_t heads_columns(HeadShape h) { return (h.query + 2 * h.key) 
  * unchanged. Row n has the position `first` + the position of n % T. Full rotations are removed exactly, so position
  * 10^5 is as exact as 1.
  *   qkv [N,heads_columns] act in/out   frequencies [D/2] f32 in, radians a position */
-typedef enum { ROPE_FORWARD = 1, ROPE_BACKWARD = -1 } RopeDirection; /* BACKWARD rotates the gradient back */
+typedef enum { ROPE_FORWARD = 1, ROPE_BACKWARD = -1 } RopeDirection; /* ROPE_BACKWARD rotates by the negative angles, as
+                                                                      * gradients need */
 void rope(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context,
           RopeDirection direction);
 /* Sets frequencies[i] = theta^(-2i/D), i < D/2, on the host; D is even. With Llama 3's scaling a pair that makes fewer
@@ -300,14 +302,15 @@ void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
  * lse[i]^2, the z-loss of Chowdhery et al., arXiv:2204.02311; the loss itself does not include it. */
 typedef struct { float softcap, z; } LossTerms;
 static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
-/* Computes the cross-entropy loss of each row. If scale is not 0, logits become their gradients, 0 for v >= V:
+/* Computes the cross-entropy loss of each row. y are the logits after the softcap c, lse[i] = log(sum_v exp(y[i,v])),
+ * and z is the factor of the z-loss. If scale is not 0, logits become their gradients, 0 for v >= V:
  *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2)
  * The last factor exists only with a softcap.
  *   loss [n] f32 out   logits [n,V'] act in, or in/out; columns V..V'-1 are not read   targets [n] i32 in */
 void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale);
 
-/* Loss and gradients of rows whose columns are divided over several ranks. Each rank has V of them, perhaps none.
- * Between the ops the ranks reduce two numbers a row:
+/* Loss and gradients of rows whose columns are divided over several ranks. Each rank has V of them, perhaps none. y are
+ * the logits after the softcap. Between the ops the ranks reduce two numbers a row:
  *   1. most [n] f32 out: the largest of this rank's y, -infinity if V = 0; then replaced by the maximum over the ranks
  *   2. sums [2,n] f32 out: sum_v exp(y[i,v] - most[i]); the target's y, 0 if another rank has it (target[i] = V'); then
  *      added over the ranks
@@ -340,7 +343,7 @@ typedef struct { Tensor master, m, v, working, grad; int decays; float rate; } O
  *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ) t: number of the step */
 void adamw_update(Stream *s, const OptimizerSpan *span, int spans, OptimizerStep h, float grad_scale);
 /* Updates one span (range of parameters) whose tensors are in host memory, on the cores of this process, before it
- * returns. The bits are those of the CPU build. working may be apart from an F32 master; it is then not written. */
+ * returns. The bits are those of the CPU build. If working is F32 but not the master itself, it is not written. */
 void adamw_update_host(OptimizerSpan span, OptimizerStep h, float grad_scale);
 
 /* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Its ops in

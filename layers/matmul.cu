@@ -290,7 +290,7 @@ static int lt_candidates(const Entry *e, Algorithm *found) {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)e->key.c_align);
     if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, LT_CANDIDATES, result,
                                        &count) != CUBLAS_STATUS_SUCCESS)
-        count = 0; /* the call also fails if there is no candidate */
+        count = 0; /* cublasLtMatmulAlgoGetHeuristic also fails if it finds no candidate */
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; i < count; i++)
         if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= workspace_bytes() &&
@@ -299,13 +299,15 @@ static int lt_candidates(const Entry *e, Algorithm *found) {
     return kept;
 }
 
-/* Returns whether cuBLASLt lacks the call's epilogue. Of the activations it has the gradient of gelu_new. */
+/* Returns whether cuBLASLt lacks the call's epilogue. cuBLASLt has the gradient of gelu_new, but of no other
+ * activation. */
 static int is_own_alone(const Call *c) {
     return c->epilogue == EPILOGUE_ACTIVATION || c->epilogue == EPILOGUE_DELTA || c->epilogue == EPILOGUE_RESIDUAL ||
            (c->epilogue == EPILOGUE_ACTIVATION_BACKWARD && c->activation != ACTIVATION_GELU_NEW);
 }
 
-/* Writes cuBLASLt's candidates, then the ways of gemm_hopper.cu; only the latter if that file must be used. */
+/* Writes cuBLASLt's candidates, then the ways of gemm_hopper.cu. If only gemm_hopper.cu may compute the product, leaves
+ * out cuBLASLt's. */
 static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
     GemmWay way[GEMM_WAYS];
     int     count = own_must(c) || is_own_alone(c) || !lt_takes_bias(&c->p) ? 0 : lt_candidates(e, found);
@@ -482,14 +484,14 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, const Rest &
                : epilogue == EPILOGUE_ACTIVATION_BACKWARD
                    ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN
                    : 1;
-    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* a dry stream has no table of algorithms; it counts as
-                                                                * if the separate kernels were faster than the
-                                                                * epilogue */
+    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* A stream that only counts costs has no table of
+                                                                * algorithms. It counts as if separate kernels were
+                                                                * faster than the epilogue. */
     if (done) return done;
     size_t mark = arena_mark(&s->scratch);
-    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* the separate kernels' scratch in addition to that of
-                                                                 * the product, because both are in use while they are
-                                                                 * timed */
+    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* takes the separate kernels' scratch in addition to
+                                                                 * that of the product, because both are in use while
+                                                                 * they are timed */
     matmul(s, plain_of(p, &rest));
     arena_release(&s->scratch, mark);
     return 0;

@@ -18,13 +18,13 @@
 
 typedef enum {
     EPILOGUE_NONE,
-    EPILOGUE_ACTIVATION_BACKWARD, /* c = (a b) * f'(aux), f the activation of Rest. aux, the input of f, has the type,
-                             * shape and ld of c. cuBLASLt has this epilogue for gelu_new alone */
+    EPILOGUE_ACTIVATION_BACKWARD, /* c = (a b) * f'(aux), f the function Rest.activation. aux, the input of f, has the
+                                   * type, shape and ld of c. cuBLASLt has this epilogue for gelu_new alone */
     EPILOGUE_COLUMN_SUMS,   /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
     EPILOGUE_ACTIVATION,    /* aux = f(c), of c as stored; aux out has the type, shape and ld of c. Only in
                              * gemm_hopper.cu */
-    EPILOGUE_DELTA,         /* attention_delta (layers.h) of c as stored and aux, written to the sums of Rest. Only in
-                             * gemm_hopper.cu */
+    EPILOGUE_DELTA,         /* computes attention_delta (layers.h) of c as stored and aux, and writes it to Rest.sums.
+                             * Only in gemm_hopper.cu */
     EPILOGUE_RESIDUAL       /* c = aux + (a b + bias). The sum in parentheses is rounded first. aux is an input with
                              * the type, shape and ld of c, in other memory. Only in gemm_hopper.cu */
 } Epilogue;

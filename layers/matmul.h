@@ -19,7 +19,7 @@ typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite; /* MATMUL_SET overwrites c 
 static inline MatmulWrite gradient_write(Tensor dw) { return dw.is_fresh ? MATMUL_SET : MATMUL_ADD; }
 
 typedef struct {
-    void       *data;  /* address of element (0,0); borrowed; NULL in a dry run */
+    void       *data;  /* address of element (0,0); borrowed; NULL if the stream only counts costs */
     DType       type;  /* F32, BF16 or F16 (the CPU: F32, BF16); for matmul_fp8 (matmul.cuh) E4M3 or E5M2 */
     int64_t     ld;    /* elements from one row in memory to the next                                   */
     MatrixOrder order; /* element (i,j) is at i*ld + j if PLAIN, at j*ld + i if TRANSPOSED */
@@ -49,7 +49,8 @@ void   matmul(Stream *s, Matmul product);
 typedef enum { RAGGED_M, RAGGED_K } Ragged;
 void   matmul_ragged(Stream *s, Matmul product, Ragged extent);
 
-/* On a dry stream notes the FLOPs and bytes of the product. Returns whether the stream is dry. */
+/* Notes the FLOPs and bytes of the product if the stream is dry, which means that it only counts costs. Returns whether
+ * it is. */
 static inline int matmul_note(Stream *s, Matmul p) {
     double operands = (double)(p.m * p.k + p.k * p.n) * (double)dtype_bytes(p.a.type);
     double results = (double)(p.m * p.n) * (double)dtype_bytes(p.c.type) * (p.write == MATMUL_ADD ? 2.0 : 1.0);

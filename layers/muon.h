@@ -13,10 +13,10 @@
 enum { NEWTON_ROUNDS = 5 };
 static const double NEWTON_LEAST = 1e-7;
 
-/* Polynomials of the iterations. Jordan's takes singular values from 0.002 on to between 0.68 and 1.2. Polar Express
- * has the best polynomial of degree 5 for the bounds that the iteration before leaves, from 0.001 on (the list of
- * arXiv:2505.16932). It is taken at x / 1.01 so that rounding does not exceed the bounds, and leads to between 0.83 and
- * 1.13. */
+/* Polynomials a x + b x^3 + c x^5 of the iterations. Jordan's takes singular values from 0.002 on to between 0.68 and
+ * 1.2. Polar Express has the best polynomial of degree 5 for the bounds that the iteration before leaves, from 0.001 on
+ * (the list of arXiv:2505.16932). It is taken at x / 1.01 so that rounding does not exceed the bounds, and leads to
+ * between 0.83 and 1.13. */
 typedef struct { double a, b, c; } NewtonStep;
 typedef struct { double margin; NewtonStep step[NEWTON_ROUNDS]; } NewtonMap;
 static inline NewtonMap newton_map(NewtonKind kind) {
@@ -36,7 +36,8 @@ static inline NewtonMap newton_map(NewtonKind kind) {
     return map;
 }
 
-/* Functions that each side defines. On a dry stream they only take their scratch.
+/* Functions that muon.c and muon.cu define, each for itself. On a dry stream, which only counts costs, they only take
+ * scratch memory.
  *   newton_narrow   X = columns [part M, part M + M) of x, divided by max(margin times their norm, NEWTON_LEAST), in
  *                   X's type
  *   newton_widen    writes X to those columns of x

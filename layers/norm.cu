@@ -376,7 +376,7 @@ typedef struct { int64_t rows, C, heads, first; } HeadRows;
 
 /* Returns the element at which row `row` begins in a tensor that is `width` wide. */
 DEVICE int64_t row_start(HeadRows r, int64_t row, int64_t width) {
-    if (r.heads == 1) return row * width + r.first; /* avoids the division below */
+    if (r.heads == 1) return row * width + r.first; /* avoids the division that several heads need */
     return row / r.heads * width + r.first + row % r.heads * r.C;
 }
 
@@ -462,7 +462,7 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
 
 /* --- rmsnorm and head_norm: backward ------------------------------------------------------------------------------ */
 
-enum { MAX_THREADS = 512 }; /* most threads of a block, so that each may have 128 registers */
+enum { MAX_THREADS = 512 }; /* most threads of a block, so that each thread may have 128 registers */
 
 template <typename T> struct RmsBackward {
     T           *dx;                /* output; may be dresidual or dy, because each element is read and written by one

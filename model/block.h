@@ -1,6 +1,6 @@
 /* block.h - a kind of block: tables of its parameters and activations, and three plain functions that compose ops of
  * layers.h. Some of these ops depend on the run: on the ranks that divide matrices or sequences, and on fp8. The
- * functions below hide this from the blocks.
+ * functions of this file hide this from the blocks.
  *
  * model/gpt.c runs the blocks of any kind. A new kind of model is a file like gpt2.c. */
 #ifndef TRAIN_GPT_MODEL_BLOCK_H
@@ -45,8 +45,10 @@ typedef enum {
     /* Shapes of experts, which exclude tensor ranks. E: experts; TOP: experts of a token; R = N*TOP: assignments of
      * tokens to experts; FIRST: E+1; FE: width of an expert. */
     ACT_N_E, ACT_B_E, ACT_N_TOP, ACT_R, ACT_FIRST, ACT_R_C,
-    ACT_X_FE, ACT_X_2FE, /* X: rows that this rank's experts compute at once; R if each rank has all experts */
-    ACT_X, ACT_X_C, ACT_R_SENT /* X and R as above if ranks divide the experts; otherwise 0 */
+    ACT_X_FE, ACT_X_2FE, /* X: rows that this rank's experts compute at once; all N*TOP assignments if each rank has all
+                          * experts */
+    ACT_X, ACT_X_C, ACT_R_SENT /* shapes of tensors that have elements only if ranks divide the experts; X: rows that
+                                * this rank's experts compute at once; R_SENT: assignments of tokens to experts */
 } ActShape;
 /* type of the elements of an activation; TYPE_ACT: the type in which the run keeps activations */
 typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType;
@@ -96,20 +98,22 @@ typedef struct {
      * This is so before the first block, and if the previous block added its last branch itself. forward sets
      * has_joined to 1 if it stored the whole stream after this block in `exit`. If it sets 0, the output of its last
      * branch must still be added. That output is in this rank's rows of update, own_rows(update). */
-    /* [own,C] of the activation type: the residual stream before the block, without `update` */
+    /* [own,C] of the activation type, own = rows of this tensor rank: the residual stream before the block, without
+     * `update` */
     Tensor mid;
     /* [N,C] of the activation type: output of a branch of a block, for the rows of all tensor ranks. In training its
      * memory also holds the gradient of attention's output, [N,Q/t]. */
     Tensor update;
-    /* [own,C] of the activation type: the residual stream after the block, which the next block or the final norm
-     * reads */
+    /* [own,C] of the activation type, own = rows of this tensor rank: the residual stream after the block, which the
+     * next block or the final norm reads */
     Tensor exit;
     int    has_joined;         /* set by forward: 1 if `exit` holds the residual stream after the block */
     /* [C] f32: column sums of dresidual where the block begins (backward writes them) and where the block ends
      * (backward reads them); or none */
     Tensor entry_sums, exit_sums;
-    /* [own,C] [N,C] of the activation type: gradients of the residual stream and of a branch; backward begins with that
-     * of the stream after the block and ends with that before it */
+    /* dresidual [own,C], own = rows of this tensor rank: gradient of the residual stream. Backward begins with that of
+     * the stream after the block and ends with that before it. dbranch [N,C]: gradient of a branch, for all N rows.
+     * Both are of the activation type. */
     Tensor dresidual, dbranch;
     /* [H/t,N] f32: for each row and head the sum of products of attention's output and its gradient (attention_delta).
      * The backward of the product after attention computes it. none: attention's backward computes it. */
@@ -119,7 +123,8 @@ typedef struct {
     Tensor frequencies;        /* [head_dim/2] f32: rotary frequencies, in kinds of block that have_rope */
     /* borrowed: ranks that divide the experts (model/experts.h); NULL: each rank has all experts */
     struct ExpertRanks *experts;
-    /* borrowed [ranks][E]: number of rows that each expert rank has for each expert, counted by forward */
+    /* borrowed [ranks that divide the experts][E]: number of rows that each of these ranks has for each expert, counted
+     * by forward */
     int64_t *expert_rows;
     /* [E] i64: number of assignments of tokens to each expert of the block in this step, to which forward adds; none:
      * they are not counted */
@@ -144,7 +149,8 @@ static inline Tensor tensor_flat(Tensor t) { return tensor_slice(t, 0, tensor_el
  * A product whose matrix is cut by columns reads the rows of all tensor ranks, which gather_rows collects in room. A
  * product whose matrix is cut by rows leaves a partial sum on each rank in room, which sum_rows adds up. With one
  * tensor rank nothing is communicated: gather_rows returns part, the others return room. room: buffer [N,C]. */
-Tensor gather_rows(const BlockRun *r, Tensor part, Tensor room); /* part [own,C]: this rank's rows */
+Tensor gather_rows(const BlockRun *r, Tensor part, Tensor room); /* returns the rows of all tensor ranks; part: this
+                                                                  * rank's rows */
 /* returns this rank's rows of the sum over the tensor ranks of their buffers `room` */
 Tensor sum_rows(const BlockRun *r, Tensor room);
 Tensor own_rows(const BlockRun *r, Tensor room);
@@ -181,7 +187,8 @@ int    is_counting(const Comm *tensor);
  * half of the memory of their bf16 tensor, so tensor_bytes of the fp8 view is half of what that tensor owns. */
 
 /* Run product p in the run's type or in fp8, by linear_forward, linear_activation_forward, linear_backward,
- * linear_delta_backward (delta may be none). x was written by one of the ops below. */
+ * linear_delta_backward (delta may be none). x is the output of the op before the product, such as product_layernorm;
+ * that op may have written it as fp8 values. */
 void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order);
 void product_activation_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x,
@@ -209,7 +216,8 @@ void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean,
                        Tensor before, Tensor update, Tensor w, Tensor b, float eps);
 void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before,
                      Tensor update, Tensor w, float eps);
-/* Run activation_forward and swiglu_forward, the ops before PRODUCT_DOWN. The activation is that of the shape. */
+/* Run activation_forward and swiglu_forward, the ops before PRODUCT_DOWN. The activation is that of the model
+ * (ModelShape.activation). */
 void product_activation(const BlockRun *r, Tensor y, Tensor x);
 void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up);
 /* Runs swiglu_backward, then linear_backward for PRODUCT_UP. May overwrite gate_up with its gradient. */
@@ -247,8 +255,9 @@ struct BlockKind {
     void (*forward)(BlockRun *r, void *acts, const void *weights);
     void (*recompute)(BlockRun *r, void *acts, const void *weights); /* computes again the tensors that were not kept */
     void (*backward)(BlockRun *r, void *acts, const void *weights, const void *grads);
-    /* The final norm, of the residual stream after the last block. Like a block, final_forward first adds r->update to
-     * r->mid. dy [own,C] is the gradient of the norm's output; final_backward sets r->dresidual. */
+    /* The final norm, of the residual stream after the last block. final_forward first adds r->update, the output of
+     * the last branch, to r->mid. dy [own,C] is the gradient of the norm's output on the rows of this tensor rank;
+     * final_backward sets r->dresidual. */
     void (*final_forward)(const BlockRun *r, FinalActs x, FinalParams w);
     void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
     int  traits;                           /* set of Traits that every model of this kind has */
@@ -271,7 +280,8 @@ struct BlockKind {
     /* which side of a matrix belongs to a neuron: columns for matrices [in,out], rows for [out,in] */
     NeuronSide neurons;
     Activation activation;                 /* activation of the MLP if the config has no model.activation */
-    /* set of bits 1 << Activation: activations that model.activation may name, besides `activation` */
+    /* set of bits 1 << Activation: activations that model.activation may name, in addition to the default in
+     * `activation` */
     int  activations;
     const HfFiles *files;                  /* functions that read and write config.json */
     /* Kinds of the blocks of a model whose blocks differ: block l is of kind pattern[l % period]. Embedding, head,

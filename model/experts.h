@@ -33,29 +33,35 @@ typedef struct {
     Tensor probability;              /* [N,E] f32: the router's probability of each expert */
     /* [N,top_k] i32, f32: the experts chosen for each token, and the weights of their outputs */
     Tensor expert, weight;
-    /* [R] [R] [E+1] i32: assignment of each sorted row, row of each assignment, first row of each expert
-     * (experts_sort) */
+    /* [R] [R] [E+1] i32, for R assignments of tokens to E experts: assignment of each sorted row, row of each
+     * assignment, first row of each expert (experts_sort) */
     Tensor order, place, first;
-    /* [X,2FE] of the activation type: outputs of gate and up; in backward their gradients */
+    /* [X,2FE] of the activation type, for the X rows that this rank's experts compute at once: outputs of gate and up;
+     * in backward their gradients */
     Tensor gate_up;
-    /* [X,FE] of the activation type: output of SwiGLU, already multiplied by the weight of the expert; the input of
-     * down */
+    /* [X,FE] of the activation type, for the X rows that this rank's experts compute at once: output of SwiGLU, already
+     * multiplied by the weight of the expert; the input of down */
     Tensor swiglu;
     Tensor counts;                   /* [B,E] i32: number of assignments of each sequence to each expert */
     Tensor logits;                   /* [N,E] of the activation type: the router's logits; in backward their gradient */
-    /* [R,C] of the activation type: input and output of the experts; in backward the gradients of these */
+    /* [R,C] of the activation type, for R assignments of tokens to experts: input and output of the experts; in
+     * backward the gradients of these */
     Tensor rows, out;
-    /* Gradients. dswiglu [X,FE] of the activation type: of swiglu. dweight [N,top_k] f32: of weight. dnorm [N,C] of the
-     * activation type: what the router adds to the gradient of the norm's output. */
+    /* Gradients. dswiglu [X,FE] of the activation type: gradient of swiglu, for the X rows that this rank's experts
+     * compute at once. dweight [N,top_k] f32: gradient of weight. dnorm [N,C] of the activation type: what the router
+     * adds to the gradient of the norm's output. */
     Tensor dswiglu, dweight, dnorm;
-    /* The next tensors hold rows that all expert ranks have sent for this rank's experts, sorted by expert. They have
-     * no elements if no ranks divide the experts. */
+    /* Ranks can divide the experts. The tensors from first_here on then hold rows that all of these ranks have sent for
+     * this rank's experts, sorted by expert. Otherwise they have no elements. */
     /* [E+1] i32: index of the first row of each of this rank's experts; only E/ranks + 1 are used */
     Tensor first_here;
-    Tensor weight_here, dweight_here; /* [X] f32: weights of the experts' outputs, and their gradients */
-    /* [R] f32: weights of the experts' outputs, or their gradients, in the order of `rows` */
+    Tensor weight_here, dweight_here; /* [X] f32, for the X rows that this rank's experts compute at once: weights of
+                                       * their outputs, and the gradients of these weights */
+    /* [R] f32, for R assignments of tokens to experts: weights of the experts' outputs, or their gradients, in the
+     * order of `rows` */
     Tensor weight_rows;
-    /* [X,C] of the activation type: input and output of this rank's experts; in backward the gradients of these */
+    /* [X,C] of the activation type, for the X rows that this rank's experts compute at once: their input and output; in
+     * backward the gradients of these */
     Tensor rows_here, out_here;
 } ExpertActs;
 
@@ -83,7 +89,8 @@ typedef struct ExpertRanks {
     int          messages;
     int32_t     *first;             /* owned [E+1]: index of the first row of each expert, in host memory */
     int          is_offline;        /* 1: this rank computes without communication (gpt_set_offline) */
-    int          rounds;            /* largest number of rounds of a backward since the caller last set it to 0 */
+    int          rounds;            /* largest number of rounds that a backward needed since the caller last set this to
+                                     * 0; a round computes at most `room` rows */
 } ExpertRanks;
 
 /* Returns how many rows a rank's experts compute at once. It is `capacity` times the even share of rows, but at most

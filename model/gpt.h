@@ -37,7 +37,7 @@ typedef struct {
     int64_t    first, end;           /* the part has blocks first to end - 1 of the model */
     int        embeds, classifies;   /* 1 if the part begins with the embedding; 1 if it ends with the head */
     int        tapes;                /* number of micro-batches whose activations the part keeps */
-    /* owned [tapes][end - first]: memory of each block for each of these micro-batches */
+    /* owned [tapes][end - first]: memory of each block for each micro-batch whose activations are kept */
     BlockTape *block;
 } GptPart;
 
@@ -69,14 +69,14 @@ typedef struct {
     /* owned: the tensors of the block that runs, filled by block_view. They have the shapes of the current micro-batch,
      * which may be smaller than the largest one. */
     void      *one_block;
-    /* [n,C] of the activation type, with a pipeline: the residual stream (forward_) and its gradient (backward_),
-     * received from (in) or sent to (out) a neighbouring stage */
+    /* [n,C] of the activation type, for the n rows of this tensor rank, with a pipeline: the residual stream (forward_)
+     * and its gradient (backward_), received from (in) or sent to (out) a neighbouring stage */
     Tensor     forward_in, forward_out, backward_in, backward_out;
-    /* In the next fields a tensor rank has n = N/t of the N rows of the residual stream, for t tensor ranks. */
+    /* Shapes from here on: the residual stream has N rows, and each of t tensor ranks has n = N/t of them. */
     /* [N,C] of the activation type: a branch's output before it joins the residual stream */
     Tensor     update;
-    /* [n,C] of the activation type: the residual stream before the final norm, and the norm's output; [n] f32: the
-     * norm's statistics */
+    /* [n,C] of the activation type, for the n rows of this tensor rank: the residual stream before the final norm, and
+     * the norm's output; [n] f32: the norm's statistics */
     Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd;
     /* [head_rows,V'/t] of the activation type: logits of a chunk of rows, for this rank's columns of the padded
      * vocabulary V' */
@@ -87,7 +87,8 @@ typedef struct {
     Tensor     delta;
     /* [C] f32: column sums of dresidual between two blocks; none with tensor ranks, or if the kind of block has none */
     Tensor     dresidual_sums;
-    /* [n,C] [N,C] of the activation type: gradients of the residual stream, and of a branch of a block */
+    /* dresidual [n,C], for the n rows of this tensor rank: gradient of the residual stream. dbranch [N,C], for all
+     * rows: gradient of a branch of a block. Both are of the activation type. */
     Tensor     dresidual, dbranch;
     /* [ranks*N,2KV/t] of the activation type: keys and values of all context ranks, and the gradients of these */
     Tensor     keys, dkeys;
@@ -112,8 +113,8 @@ typedef enum { SIZES_HERE, SIZES_OF_CPU, SIZES_OF_GPU } GptSizes;
 /* Arguments of gpt_create. B: the most sequences of a batch. T: tokens of each sequence on this rank. context: ranks
  * with other tokens of the same sequences; NULL if this rank has all tokens. part: [parts] parts of the model on this
  * rank; NULL: one part with all blocks. document_mask: 1 if batches may have starts of documents. experts: ranks that
- * divide the experts; NULL if each rank has all experts. capacity: how many even shares of rows a rank's experts
- * compute at once (expert_ranks_create). fp8: 1 if products of blocks are in fp8. */
+ * divide the experts; NULL if each rank has all experts. capacity: rows that the experts of a rank compute
+ * at once, as a multiple of an equal share (expert_ranks_create). fp8: 1 if products of blocks are in fp8. */
 typedef struct {
     int64_t B, T;
     Comm   *context;
@@ -126,8 +127,8 @@ typedef struct {
     int     fp8;
     GptSizes sizes;
 } GptSpec;
-/* Makes a model: takes the memory of its activations from the arena. In a dry run the tensors have no memory (data
- * NULL). */
+/* Makes a model: takes the memory of its activations from the arena. If the arena only counts bytes (a dry run), the
+ * tensors have no memory (data NULL). */
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);
 
@@ -140,7 +141,7 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch);
 void gpt_take_backward(Gpt *g, Stream *s, Batch batch);
 void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which);
 
-/* The functions from here on work only on a rank that has the whole model. */
+/* gpt_forward and the functions after it work only on a rank that has the whole model. */
 /* runs the forward of a batch up to the final norm; the batch has at most B sequences of at most T tokens */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);
 /* computes the losses of the rows and adds them to SUM_LOSS; call it after gpt_forward */
@@ -157,7 +158,7 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch w
 void gpt_set_offline(Gpt *g, int is_offline);
 
 /* Sequences in sampling have lengths that are multiples of SAMPLE_STEP tokens, or T. So there are few shapes, and a dry
- * run can try them all. */
+ * run, which measures scratch memory, can try them all. */
 enum { SAMPLE_STEP = 32 };
 /* returns SAMPLE_STEP, or a multiple of it if tensor or context ranks divide the rows */
 int64_t gpt_sample_step(const Gpt *g);

@@ -5,7 +5,8 @@
 #include "comm/comm.h"
 #include "core/mesh.h"
 
-#define GROUP_OF_EXPERTS "expert" /* names of these groups in the ledgers that a plan makes of communication */
+#define GROUP_OF_EXPERTS "expert" /* name of the group of ranks that divide the experts, in the ledger of communication
+                                   * that a plan makes */
 #define GROUP_OF_EXPERT_STATE "expert shard"
 
 enum { MOST_PAIRS = 6 };
@@ -15,7 +16,8 @@ typedef struct {
     Comm *job;      /* borrowed: all ranks of the grid                                              */
     Comm *tensor;   /* ranks that divide each matrix. NULL: one rank                                */
     Comm *context;  /* ranks that have other tokens of the same sequences. NULL: one rank */
-    Comm *state;    /* ranks that share one copy of masters and moments (the state); job if that is all ranks */
+    Comm *state;    /* ranks that share one copy of masters and moments (the state); equal to `job` if these are all
+                     * ranks */
     Comm *replicas; /* ranks that hold the same piece of masters and moments, one in each copy. NULL: one copy */
     Comm *stages;   /* ranks with the same place in each pipeline stage. NULL: one stage */
     /* Pairs of this rank and its neighbours in the ring of pipeline stages. Activations are sent forward, gradients
@@ -31,7 +33,7 @@ typedef struct {
     Comm *expert_state; /* ranks that share masters and moments of the same experts; NULL if experts is NULL */
     /* all ranks of this pipeline stage, for an optimizer of whole matrices; NULL without groups_add_matrices */
     Comm *matrices;
-    Comm *weights;  /* ranks that hold the same weights; job if that is all ranks                   */
+    Comm *weights;  /* ranks that hold the same weights; equal to `job` if these are all ranks */
     /* index of this rank among the ranks that compute different micro-batches, and the number of these */
     int   data, datas;
 } Groups;
@@ -48,7 +50,8 @@ void   groups_add_experts(Groups *g, int ranks);
 void   groups_add_matrices(Groups *g);
 /* Prepares g->state for sums in the order of a tree (parallel.deterministic). Call it before groups_set_kind. */
 void   groups_add_tree(Groups *g);
-/* Sets how all groups, and the job, communicate (comm_set_kind), and reserves multiprocessors for NCCL's kernels. */
+/* Sets how all groups communicate, including that of all ranks (comm_set_kind). Reserves multiprocessors for NCCL's
+ * kernels. */
 void   groups_set_kind(const Groups *g, CommKind kind);
 /* Times and bytes of all groups since the last call of groups_times or groups_forget_times. ms, sent: milliseconds and
  * bytes of collectives over buckets of weights or gradients, by axis of the grid. Those of the group of all ranks are

@@ -67,7 +67,7 @@ double hf_softcap_of(const cJSON *config, const char *path);
 /* Lists the settings of generation_config.json that `sample` does not use: "temperature 0.6 (temperature=0.6),
  * repetition_penalty 1.1 (not computed here)". Returns a malloc'ed text, or NULL if there are none. Settings whose key
  * of `sample` is in `given`, which ends with NULL, are left out, because the user has set them. is_own_file is 0 if
- * config is a config.json without a generation_config.json beside it. */
+ * config is a config.json without a generation_config.json in its folder. */
 char *hf_generation_unused(const cJSON *config, const char *const *given, int is_own_file);
 /* Returns the name of the member of config.json that has the value of a config key for this kind of model. In llama it
  * is "num_hidden_layers" for "model.n_layer". Returns NULL if there is none. */

@@ -1,5 +1,6 @@
 /* model.h - a whole model in memory: parameters and gradients, activations, optimizer, and the stream that computes
- * them. The same code makes it twice: in a dry run, to compute its sizes (`plan` prints them), and in earnest. */
+ * them. The same code makes it twice: first in a dry run that only computes sizes (`plan` prints them), then with real
+ * memory. */
 #ifndef TRAIN_GPT_MODEL_MODEL_H
 #define TRAIN_GPT_MODEL_MODEL_H
 
@@ -16,8 +17,8 @@ typedef struct {
     /* borrowed; ranks with other tokens of the same sequences, T divided by their number for each; NULL: one rank */
     Comm      *context;
     Comm      *experts;                  /* borrowed; ranks that divide the experts; NULL: each rank has all */
-    /* the option moe.capacity: rows that the experts of a rank compute at once, in even shares; used if ranks divide
-     * the experts */
+    /* the option moe.capacity: rows that the experts of a rank compute at once, as a multiple of an equal share; used
+     * if ranks divide the experts */
     double     capacity;
     /* number of context ranks, 0 counts as 1, and index of this rank among them; in a plan, index of the planned
      * rank */
@@ -28,11 +29,11 @@ typedef struct {
     int        document_mask;
     OptimizerMemory offload;             /* place of the optimizer's memory: device or host            */
     MathMode   math;
-    int        fp8;                      /* 1: products of blocks are in fp8 (model/precision.h)             */
-    /* for model_dry; 1: sizes a step that scales each fp8 operand by its own maximum, as a first step does */
+    int        fp8;                      /* 1: products of blocks are in fp8 (model/precision.h) */
+    /* used by model_dry; 1: sizes a step that scales each fp8 operand by its own maximum, as a first step does */
     int        fp8_casts;
     int        any_threads;              /* 1: results have equal bits for any number of threads (core/device.h) */
-    /* for model_dry; whether activations are sized as on the CPU, on a GPU, or in this build */
+    /* used by model_dry: sizes activations as on the CPU, as on a GPU, or as this build does */
     GptSizes   sizes;
 } ModelSpec;
 

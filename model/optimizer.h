@@ -45,7 +45,8 @@ struct OptimizerKind {
     /* Updates the matrices of blocks. Each is gathered whole on one of the ranks ShardsSpec.matrices. NULL: `update`
      * updates matrices, too. */
     void      (*update_matrices)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
-    /* 1: a server of islands (jobs that train one model) can update the weights by it (outer.send = "gradients") */
+    /* 1: a server that trains with several jobs can update the weights by this kind of optimizer (outer.send =
+     * "gradients") */
     int         server_can_update;
     /* kind of optimizer that replaces this one if optimizer.normuon = true; NULL: none */
     const OptimizerKind *normuon;
@@ -71,11 +72,13 @@ struct Optimizer {
     /* owned: assignments of whole matrices to the ranks that update them; used if kind->update_matrices */
     Matrices   matrices, expert_matrices;
     Shards    *shards;                   /* borrowed: parameters and gradients of this rank */
-    Tensor     state[OPTIMIZER_MOST_STATES]; /* [shards_state_elems] f32; fewer by shards_matrix_elems if no_matrices */
+    Tensor     state[OPTIMIZER_MOST_STATES]; /* the states, such as moments: [shards_state_elems] f32 each; those with
+                                              * no_matrices have shards_matrix_elems fewer */
     /* owned [spans + 1]: number of matrix elements before each span (part of a parameter), which states with
      * no_matrices omit */
     int64_t   *left_out;
-    /* [shards_state_elems] f32: the masters; data NULL if the working copy is F32 and so is the master, too */
+    /* [shards_state_elems] f32: the masters; data NULL if the working copy is F32, because it is then the master,
+     * too */
     Tensor     master;
     OptimizerSpan *spans;                /* owned [spans]: arguments of `update`, one for each part of a parameter */
     /* owned [spans]: list of the gradients of this rank, to compute their norm */
@@ -134,8 +137,8 @@ void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale
  * After each step the bias falls by balance_rate for an expert with more than its share of the assignments. It rises by
  * balance_rate for one with less. Wang et al., arXiv:2408.15664. The bias is one of the parameters. Its gradient is
  * always zero, so the update does not change it. Call it after optimizer_update and before the weights are published.
- * counts [n_layer * E]: assignments of the step, summed over all ranks; NULL in a dry run. Does nothing in models
- * without such a bias. */
+ * counts [n_layer * E]: assignments of the step, summed over all ranks; NULL in a dry run, which only counts costs.
+ * Does nothing in models without such a bias. */
 void experts_balance(Optimizer *o, Stream *s, const int64_t *counts);
 
 #endif

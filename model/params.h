@@ -33,8 +33,10 @@ typedef struct {
     int64_t n_expert_inner;    /* width of an expert's MLP                                        */
     int     norm_top_k;        /* 1: the weights of a token's experts are divided by their sum    */
     int     balance;           /* an ExpertBalance: how experts get equal shares of the tokens */
-    double  balance_rate;      /* change of the bias in a step, or factor of the loss that balances experts */
-    /* base model of µP (see below): its width (0: no µP) and its head size (0: as in this model) */
+    double  balance_rate;      /* with a bias (BALANCE_BIAS), by how much it changes in a step; with a loss
+                                * (BALANCE_SWITCH), factor of that loss */
+    /* µP, the maximal update parametrization, transfers settings from a base model: width of that model (0: no µP), and
+     * its head size (0: as in this model) */
     int64_t mup_base_n_embd, mup_base_head_dim;
     double  logit_softcap;     /* c, if logits become c tanh(logit / c); 0: no soft cap */
     /* factor of the z-loss, which changes the gradients but not the reported loss (LossTerms in layers.h) */
@@ -72,10 +74,11 @@ typedef enum {
     HAS_OWN_HEAD = 16
 } Traits;
 typedef struct {
-    /* Name in files, without the prefix of the block: "attn.c_attn.weight". Adjacent rows with a * are repeated for
-     * each expert, and the number of the expert replaces the *. */
+    /* Name in files, without the prefix of the block: "attn.c_attn.weight". A * in the name stands for the number of an
+     * expert. Adjacent rows with a * are repeated together, once for each expert. */
     const char *name;
-    /* offset of the parameter's Tensor in the struct that blocks read; for a row with a * that of the first expert */
+    /* offset of the parameter's Tensor in the struct that blocks read; for parameters of experts, that of the first
+     * expert */
     size_t      field;
     Dim         dim[2]; /* dimensions of the parameter; a vector has DIM_NONE as the second */
     Init        init;

@@ -55,8 +55,8 @@ int       loss_scale_lower(LossScale *s);
  * A tensor is multiplied by a power of two s when it is cast. s is the largest one that keeps the largest of the
  * tensor's last FP8_STEPS maxima within half of the type's largest value. s is known before the tensor is, so a cast
  * reads the tensor once. The first step has no maxima; each tensor then uses its own maximum. A maximum is taken over
- * all micro-batches and ranks, and enters the history when its step counts. So a step that is computed twice has the
- * same scales, and a step that is left out changes none.
+ * all micro-batches and ranks, and enters the history when the run keeps its step. So a step that is computed twice has
+ * the same scales, and a step that is left out changes none.
  *
  * The history stores the exponent of the scale that each maximum allows, a whole number. The largest maximum has the
  * least exponent. The history is the same on all ranks of any grid. */
@@ -87,8 +87,8 @@ enum { FP8_SILENT = 127 };
 
 Fp8History fp8_history_create(int64_t n_layer);
 void       fp8_history_destroy(Fp8History *h);
-/* Adds a step to the history, if the step was not left out. amax [cells]: the largest absolute value of each tensor in
- * fp8 in this step, over all ranks, as bits of a float. */
+/* Adds a step to the history. Called only for steps whose update is made. amax [cells]: the largest absolute value of
+ * each tensor in fp8 in this step, over all ranks, as bits of a float. */
 void       fp8_history_add(Fp8History *h, const int64_t *amax);
 int        fp8_history_exponent(const Fp8History *h, int64_t cell);
 /* Returns the history as a JSON array with a string for each step. The string has two hexadecimal digits for each cell

@@ -174,7 +174,8 @@ typedef struct {
 } Shards;
 
 /* Makes the shards: takes memory for the working copy of the weights and, for training, for the gradients from the
- * arenas. The shards own `layout` (model_layout) from now on. In a dry run the tensors have no memory (data NULL). */
+ * arenas. The shards own `layout` (model_layout) from now on. If the arenas only count bytes (a dry run), the tensors
+ * have no memory (data NULL). */
 Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *params, Arena *grads);
 void    shards_destroy(Shards *z);
 
@@ -203,8 +204,8 @@ void        shards_publish(Shards *z, Stream *s);
 /* Gathers the first blocks into the slots (buffers that blocks share) of ZeRO stage 3 again. Call it after forwards
  * outside of a training step. */
 void        shards_rewind(Shards *z, Stream *s);
-/* Returns whether a forward communicates over these ranks: it gathers weights (ZeRO stage 3), or sends rows to experts.
- * If so, all ranks must run equally many forwards. */
+/* Returns whether a forward communicates over the ranks that share these shards: it gathers weights (ZeRO stage 3), or
+ * sends rows to experts. If so, all ranks must run equally many forwards. */
 int         shards_gathers(const Shards *z);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */

@@ -11,10 +11,10 @@ typedef struct Run Run;
 
 /* --- stragglers --------------------------------------------------------------------------------------------------- */
 
-/* Finds the rank that the others wait for. A step is as fast as its slowest rank. A hot GPU, shared cores or a slow
- * disk may slow that rank, and a mean hides it. Each rank records its own time of the last steps: a step without its
- * waits for other ranks. Rank 0 compares the medians every STRAGGLER_STEPS steps. It only warns, because a slow rank or
- * link is no fault. */
+/* The stragglers_ functions find the rank that the others wait for. A step is as fast as its slowest rank. A hot GPU,
+ * shared cores or a slow disk may slow that rank, and a mean hides it. Each rank records its own time of the last
+ * steps: a step without its waits for other ranks. Rank 0 compares the medians every STRAGGLER_STEPS steps. It only
+ * warns, because a slow rank or link is no fault. */
 
 /* A rank is slow if its speed is below STRAGGLER_SPEED of the best rank. Two windows of STRAGGLER_STEPS steps in a row
  * must agree, because a pause of the machine may fall into one. */

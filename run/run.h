@@ -7,7 +7,7 @@
 #ifndef TRAIN_GPT_RUN_RUN_H
 #define TRAIN_GPT_RUN_RUN_H
 
-/* Config, ranks, lock, watchdog and requests come with these headers. */
+/* Config, ranks, lock, watchdog and requests are declared in headers that the following ones include. */
 #include "data/loader.h"
 #include "model/model.h"
 #include "run/checkpoint/checkpoint.h"
@@ -21,7 +21,8 @@
 /* Requests of the user and facts about the ranks, agreed by all ranks in the all-reduce of a step. main() reads them
  * after the step. */
 typedef struct {
-    int    stop, save;  /* 1 if any rank got the request; both stay set while a step is computed again */
+    int    stop, save;  /* 1 if any rank got a request to stop, or to save; both stay set while a step is computed
+                         * again */
     /* 1 if all ranks have finished the present phase of a save that runs while training continues */
     int    written;
     int    fed;         /* 1 if all ranks have the batches of the next step             */
@@ -41,7 +42,7 @@ struct Run {
     const Config *config;           /* borrowed */
     double        started_ms;       /* clock_ms() when the run began */
 
-    /* inputs of the run */
+    /* The next fields, train to bytes_per_token, are the inputs of the run. */
     Dataset       train, val;       /* val.shards is 0 if there is no validation loss */
     Tokenizer     tokenizer;
     int32_t       end_of_text;      /* token that divides documents (run_documents); -1 if there is none */
@@ -49,7 +50,8 @@ struct Run {
     int           tasks;
     double        bytes_per_token;  /* mean bytes of text that a token encodes; NaN: not known */
 
-    /* the ranks of the job, the requests of the user (to stop, to save), and what the ranks agreed to do about them */
+    /* The next fields, comm to device_sharers, are the ranks of the job, the user's requests to stop or save, and what
+     * the ranks agreed to do about them. */
     Comm         *comm;             /* owned */
     Groups        groups;           /* owned */
     Watchdog     *watchdog;         /* owned */
@@ -60,7 +62,7 @@ struct Run {
     int64_t      *shares;
     int           device_sharers;   /* number of ranks that compute on the GPU of this rank; 0 on the CPU */
 
-    /* the model and its memory */
+    /* The next fields, numerics to fp8, are the model and its memory. */
     Numerics      numerics;
     Plan          plan;
     char         *memory_advice;    /* owned: text that a failed allocation prints */
@@ -72,19 +74,21 @@ struct Run {
     ExpertLoad    experts;          /* load of each expert (tokens sent to it) in the last step */
     Fp8Steps      fp8;              /* scales of fp8; owned; empty in other precisions */
 
-    /* the training state, and how it is saved */
+    /* The next fields, state to resumed, are the training state and the objects that save it. */
     TrainState    state;
     CheckpointState checkpoint;     /* pointers to parts of this run, for saving and resuming */
     Saver        *saver;            /* owned */
     MemoryCopies *copies;           /* owned; NULL if no checkpoints are copied in memory (checkpoint.memory_every) */
     Resumed       resumed;
 
-    /* only with outer.server: the state of this job as an island */
+    /* The next fields, island to server_is_lost, are the state of a job that trains together with other jobs (an
+     * island). Used only with outer.server. */
     Island       *island;           /* owned; NULL if outer.server is not set */
     RoundWork     round;
     int           server_is_lost;   /* 1 if the server does not answer; the run then saves and ends */
 
-    /* logs and measured rates; progress and slowness are used on rank 0 only */
+    /* The next fields, metrics to measured_step, are logs and measured rates. progress and slowness are used on rank 0
+     * only. */
     Metrics      *metrics;          /* owned; NULL on all ranks except 0 */
     GpuMeter     *gpu;              /* owned, on rank 0; NULL elsewhere, or if no GPU can be read */
     Progress      progress;

@@ -30,8 +30,8 @@ typedef struct {
 
 /* --- fp8 ---------------------------------------------------------------------------------------------------------- */
 
-/* Keeps the scales of fp8 from step to step (model/precision.h). The largest absolute values of tensors are reduced
- * over all ranks with the numbers of the step. They enter the scales once the step is accepted. */
+/* Scales of fp8, kept from step to step (model/precision.h). The largest absolute values of tensors are reduced over
+ * all ranks with the numbers of the step. They enter the scales once the step is accepted. */
 typedef struct {
     Fp8History history;
     /* numbers of the step that was computed last, over all ranks */

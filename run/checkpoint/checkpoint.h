@@ -120,8 +120,8 @@ size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimize
  * this run is missing; the message names both sizes. */
 void checkpoint_make_room(const CheckpointState *state);
 
-/* Saves while training continues. A saver has memory for a copy of the state of this rank, and a thread that writes it.
- * All calls except saver_ready are collective.
+/* A saver saves checkpoints while training continues. It has memory for a copy of the state of this rank, and a thread
+ * that writes the copy. All calls except saver_ready are collective.
  *
  * A save that fails on any rank (full disk, quota, file-size limit, write error) loses that checkpoint, but the run
  * continues. The files of the failed save are removed, older checkpoints stay, and a warning names the path. The next
@@ -148,8 +148,8 @@ int    saver_ready(Saver *s);
 double saver_next(Saver *s);
 double saver_finish(Saver *s);                 /* waits until the save is complete; returns its milliseconds, or 0 if
                                                 * none was in flight */
-double saver_finish_last(Saver *s);            /* does what saver_finish does, at the end of a run; exit 74 if the last
-                                                * save failed */
+double saver_finish_last(Saver *s);            /* waits until the last save of the run is complete; returns its
+                                                * milliseconds, or 0 if none was in flight; exit 74 if it failed */
 int64_t saver_step(const Saver *s);            /* returns the step of the save that was started last; -1: none */
 double saver_stall_ms(const Saver *s);         /* returns the ms that training waited for the copy of the state and for
                                                 * other ranks */

@@ -27,7 +27,7 @@ FileExtents exchange_extents(const Shards *z);
  * the copy is complete. */
 void state_copy(const CheckpointState *state, const FileExtents *extents, float *to, float *scratch);
 
-/* Copies the values of a span (part of a parameter) to `to`. The copy may be queued on the stream. */
+/* A function that copies the values of a span (part of a parameter) to `to`. The copy may be queued on the stream. */
 typedef void (*SpanCopy)(void *ctx, Span span, float *to);
 /* Collective over the tensor ranks. Calls copy(ctx) for each span (part of a parameter) that this rank owns. Stores at
  * `to` one value for each element that this rank writes to a checkpoint, in the order of exchange_extents. scratch has

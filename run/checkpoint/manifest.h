@@ -45,7 +45,7 @@ typedef enum {
     FILE_MODEL,            /* index of the weights file in manifest_file_name[] */
     FILE_OPTIMIZER,
     FILE_CONFIG,
-    /* optional, like the kinds of file below: missing before version 1.1, and in a run without text */
+    /* This file and those after it are optional. They are missing before version 1.1, and in a run without text. */
     FILE_GENERATION,
     FILE_TOKENIZER_CONFIG,
     FILE_TOKENIZER,
@@ -81,8 +81,8 @@ typedef struct {
     char          grid[MESH_TEXT]; /* how the ranks that saved the checkpoint divided the model: "tensor 2 x shard 4";
                                     * "": only data parallel */
     int64_t       step, samples, tokens, seed;
-    int64_t       missed;         /* steps that the Adam moments have not seen. The file has "updates", the number of
-                                   * steps seen; missing if all were */
+    int64_t       missed;         /* steps that the Adam moments have not seen. The file has the field "updates", the
+                                   * number of steps that they have seen; it lacks the field if they have seen all */
     int           ranks, threads;
     uint64_t      session;        /* 0; in a copy in memory the random number of its job (memory_copies.h) */
     int           rank;           /* in a copy in memory: the rank whose part of the state it holds */

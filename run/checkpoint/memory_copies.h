@@ -38,7 +38,7 @@ void memory_copies_start(MemoryCopies *m, int64_t step);
 typedef struct {
     int64_t step;
     double  ms;       /* milliseconds from the start of the copy until it was whole on this host and on the next */
-    double  wait_ms;  /* ms, within the field `ms`, that training waited */
+    double  wait_ms;  /* part of `ms` in which training waited, in milliseconds */
 } MemoryCopied;
 int  memory_copies_next(MemoryCopies *m, MemoryCopied *copied);
 /* Collective. Marks the copies in memory as invalid, because a rollback made their state obsolete. */

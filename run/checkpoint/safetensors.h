@@ -24,7 +24,7 @@ enum {
     SAFETENSORS_DIMS         = 8,
     SAFETENSORS_HEADER_LIMIT = 100000000, /* most bytes of a header, as in the reference reader */
     WEIGHTS_INDEX_LIMIT      = 16 << 20,  /* most bytes of an index file that is read */
-    SAFETENSORS_FAULT_BYTES  = 480        /* buffer for the phrase that a parser writes about a fault */
+    SAFETENSORS_FAULT_BYTES  = 480        /* bytes of the buffer for the phrase that a parser writes about a fault */
 };
 
 typedef enum {
@@ -43,7 +43,7 @@ typedef struct {
 } SafeTensor;
 
 typedef struct {
-    SafeTensor *tensor;      /* [tensors] sorted by their bytes in the file; owned */
+    SafeTensor *tensor;      /* [tensors] sorted by the place of their bytes in the file; owned */
     int         tensors;
     uint64_t    data_offset; /* offset of the first tensor byte in the file */
     Json        json;        /* parsed header, which holds the names; owned */

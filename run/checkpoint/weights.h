@@ -36,8 +36,8 @@ int64_t weights_elems(const SafeTensor *t);
 void    weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
 /* Reads elements of a span (rows or columns of a matrix that a rank holds), from index `at` of the span on. begin:
  * offset of the tensor in the model's flat order. Reads whole rows of the file, and copies the columns of this rank to
- * values. Returns the number of elements, at most WEIGHTS_BLOCK. values has space for twice as many, because the rows
- * are read behind them. */
+ * values. Returns the number of elements, at most WEIGHTS_BLOCK. values has space for twice as many, because its second
+ * half receives the whole rows. */
 int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,
                           const Span *span, int64_t at, float *values);
 

@@ -115,12 +115,12 @@ typedef struct {
  * Returns NULL and fills *config. On faults it returns a malloc'ed text with one line "file:line:column: ..." for each
  * fault. If the file has a syntax fault, that is the only one. */
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
-/* Loads a config like config_load, but one for another machine. Settings for which this build has no kernels are
- * allowed. */
+/* Reads a config file for another machine and applies the overrides. Parameters and result are those of config_load.
+ * Settings for which this build has no kernels are allowed. */
 char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 
-/* Loads a config like config_load, from the text [bytes] of a file. Has no effect except on *config. Faults name the
- * file by path. */
+/* Reads a config from the text [bytes] of a file and applies the overrides. Parameters and result are those of
+ * config_load. Has no effect except on *config. Faults name the file by path. */
 char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count,
                    int ranks, Config *config);
 void  config_free(Config *config);      /* frees the memory of a config; call it also after faults */

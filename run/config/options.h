@@ -16,7 +16,7 @@ typedef enum {
     OPTION_INTEGER, /* a whole number, stored as int64_t                */
     OPTION_REAL,    /* a number, stored as double                       */
     OPTION_LIST,    /* a string or a list of strings, stored as StringList; min: fewest strings */
-    /* like OPTION_LIST, or a blend, a list of data sources: {"path", "weight", "until_tokens"} */
+    /* a string, a list of strings, or a blend: a list of data sources {"path", "weight", "until_tokens"} */
     OPTION_SOURCES
 } OptionType;
 
@@ -46,7 +46,7 @@ typedef struct {
 extern const Option OPTIONS[];
 extern const int    OPTION_COUNT;
 
-const Option *option_find(const char *key);       /* returns NULL if there is no such option */
+const Option *option_find(const char *key);       /* returns the option with this key, or NULL if there is none */
 /* Returns the default, as JSON, of an option that the program no longer has, or NULL for any other key. Saved configs
  * contain this value, so it is accepted and does nothing. */
 const char   *option_left(const char *key);
@@ -79,7 +79,8 @@ char *option_allowed(const Option *o, char out[ALLOWED_BYTES]);
  * part of a config: sections, with the keys that the preset sets. */
 extern const char *const PRESET_NAMES[]; /* names of the presets: "" first, for none; ends with NULL */
 extern const char *const PRESET_TEXTS[]; /* text of the file of each preset, in the order of PRESET_NAMES */
-const char *preset_text(const char *name);        /* returns NULL if there is no such preset */
+const char *preset_text(const char *name);        /* returns the text of the preset's file, or NULL if there is no such
+                                                   * preset */
 
 /* Returns a copy of text that lives as long as the config. */
 const char *config_keep(Config *config, const char *text);

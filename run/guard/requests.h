@@ -53,7 +53,7 @@ int signals_reported(int local);
 /* The time at which this process must have ended. It is on clock_ms(), so that jumps of the wall clock do not
  * matter. */
 typedef struct {
-    const char *name;       /* name of the config key or environment variable */
+    const char *name;       /* name of the config key or environment variable that sets the limit */
     double      end_ms;     /* time at which the process must have ended, on clock_ms(); INFINITY: never */
     double      least_ms;   /* least time to keep free before end_ms, even if saves are faster */
 } TimeLimit;

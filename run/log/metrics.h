@@ -17,7 +17,7 @@
 enum { METRICS_MORE = 8 };
 
 typedef struct {
-    int64_t step;          /* completed optimizer steps, 1-based */
+    int64_t step;          /* number of completed optimizer steps, this one included */
     int64_t tokens;        /* tokens consumed since step 0       */
     double  loss, lr, grad_norm, tokens_per_s, mfu, ms;
     GroupTimes exchange;   /* time and bytes of the messages between ranks */
@@ -30,7 +30,7 @@ typedef struct {
     int64_t memory_bytes;  /* largest memory that rank 0 has used so far; 0: not known */
     GpuReading gpu;        /* state of the GPU of rank 0 */
     int     sources;       /* number of sources if data.train is a blend (data sources mixed by weight); else 0 */
-    int64_t source_tokens[BLEND_SOURCES]; /* tokens of each source so far, in the order of training */
+    int64_t source_tokens[BLEND_SOURCES]; /* number of tokens that training has read from each source so far */
 } StepMetrics;
 
 /* Adds a number to the line of a step. tag: its name in TensorBoard, such as "train/epochs". The part
@@ -106,6 +106,6 @@ const char *metrics_path(const Metrics *m);
 int      metrics_fd(const Metrics *m);
 
 void     metrics_draw(Metrics *m);       /* writes <dir>/loss.svg from everything so far */
-void     metrics_close(Metrics *m);      /* exit 74 if waiting lines cannot be written */
+void     metrics_close(Metrics *m);      /* closes the log; exit 74 if lines that wait in memory cannot be written */
 
 #endif

@@ -45,7 +45,7 @@ void progress_tasks(Progress *p, int64_t step, double core, double ms);
 /* Prints: val  120/600  20.0% | loss 2.1034 | bits/byte 3.0346 | -0.1234 best | 1.2s */
 void progress_eval(Progress *p, int64_t step, const ProgressEval *e);
 void progress_sample(int64_t step, const char *text);
-/* prints any other line, such as a note */
+/* prints a note: a line that has no fixed columns */
 void progress_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -39,11 +39,11 @@ void      round_copy_destroy(RoundCopy *c);
 /* returns the bytes of host memory that a RoundCopy needs */
 size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type);
 
-/* Loads new weights from the server. Call round_copy_begin, then round_copy_take for all elements of the model in
- * chunks, then round_copy_publish. This function writes the masters and working copies of all ranks. Until then the
+/* Functions that load new weights from the server. Call round_copy_begin, then round_copy_take for all elements of the
+ * model in chunks, then round_copy_publish, which writes the masters and working copies of all ranks. Until then the
  * model is unchanged. begin and publish are collective. */
-typedef enum { ROUND_X, ROUND_CHANGE } RoundValues; /* the new weights, or their change from the weights that
-                                                     * RoundCopy.x holds */
+typedef enum { ROUND_X, ROUND_CHANGE } RoundValues; /* values that round_copy_take gets: the new weights, or their
+                                                     * change from the weights that RoundCopy.x holds */
 void round_copy_begin(RoundCopy *c);
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems);
 void round_copy_publish(RoundCopy *c);

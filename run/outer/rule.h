@@ -37,7 +37,7 @@ void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elem
  * sum of share * d since momentum was last applied, zero at first. */
 void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems);
 /* outer.wait=none: applies momentum after the last delta of a round. waiting: weighted sum of the deltas applied in the
- * round; set to zero. Changes the momentum v and the weights x. */
+ * round; becomes zero. Changes the momentum v and the weights x. */
 void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t elems);
 
 /* Adds the squares of the delta d (a weight change) to *sum. Each block of OUTER_BLOCK elements is added in one order,

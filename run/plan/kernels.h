@@ -57,7 +57,7 @@ KernelRate        kernel_rate_for(KernelRate rate, const LedgerEntry *e);
 typedef struct {
     const LedgerEntry *entry;    /* borrowed: the operation in the ledger */
     const KernelRate  *rate;     /* borrowed: the rate of the operation */
-    int64_t            launches; /* number of kernels that these calls launch */
+    int64_t            launches; /* number of kernels that all calls of the operation launch */
     double             seconds, limit_s; /* seconds of all calls, at the present rate and at the best known rate */
 } KernelTime;
 

@@ -32,18 +32,17 @@ typedef struct {
     double    step_flops, step_bytes, step_sent;
     double    sent[AXES];                   /* bytes that one rank sends in a step, by axis of the grid */
 
-    /* Memory that a rank computes in: a GPU's, or the CPU's. */
+    /* The next fields, up to device_bytes, are the memory that a rank computes in: a GPU's, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
     /* number of buffers in grads_bytes besides the gradients, for sums in a fixed order (parallel.deterministic) */
     int       gradient_buffers;
     size_t    tree_bytes;        /* parallel.deterministic: device buffers of NCCL for sums in a fixed order */
     size_t    library_bytes;     /* measured: device memory that libraries and other programs use */
     size_t    reserve_bytes;     /* estimated: device memory that libraries allocate later */
-    /* sum of the fields of device memory above; on the CPU, where all memory is the host's, with host_bytes and
-     * copies_bytes */
+    /* device memory in all; on the CPU, where all memory is the host's, it includes host_bytes and copies_bytes */
     size_t    device_bytes;
 
-    /* Host memory; pinned on a rank with a GPU. */
+    /* The next fields, up to host_bytes, are host memory; on a rank with a GPU it is pinned. */
     size_t    comm_bytes;        /* buffers for exchange between ranks: chunks and, on a GPU, whole buckets */
     size_t    host_copy_bytes;   /* copy of the state of a rank, from which a checkpoint is written */
     size_t    ahead_bytes;       /* batches that are read ahead of their step */
@@ -51,7 +50,8 @@ typedef struct {
     size_t    offload_bytes;
     /* memory for outer.server: weights at the start of a round, their changes, buffers of the connections */
     size_t    island_bytes;
-    size_t    host_bytes;        /* sum of the fields of host memory above, comm_bytes and those after it */
+    size_t    host_bytes;        /* host memory in all: comm_bytes + host_copy_bytes + ahead_bytes + offload_bytes +
+                                  * island_bytes */
     /* checkpoints that are kept in memory (checkpoint.memory_every), not pinned; on the CPU part of device_bytes */
     size_t    copies_bytes;
     size_t    checkpoint_bytes;  /* size of one checkpoint on disk */
@@ -86,7 +86,8 @@ char *plan_memory_advice(const Config *config, const Plan *plan);
 
 /* --- lines about data and disk ------------------------------------------------------------------------------------ */
 
-/* The functions below accept missing token files: a user may plan a run before making its data. */
+/* Functions that print lines about data and disk. They accept missing token files, because a user may plan a run before
+ * making its data. */
 
 /* Returns a short text for a count: "1.88 M", "12.3 k"; below ten thousand a plain number. */
 ShortText plan_count_text(double value);
@@ -128,7 +129,7 @@ typedef struct {
      * weights that each of outer.least_islands islands holds. */
     size_t changes;
     size_t deltas;       /* the changes of weights (deltas) that outer.least_islands islands send */
-    size_t all;          /* sum of the bytes above */
+    size_t all;          /* sum of weights, copy, changes and deltas */
 } ServeBytes;
 ServeBytes serve_bytes(const Config *config, int part);
 

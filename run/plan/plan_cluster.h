@@ -9,7 +9,7 @@
 typedef struct {
     const char *cluster;      /* a name of configs/clusters/, or a file */
     const char *gpu;          /* short name of a card instead of cluster; then the whole run is planned, too */
-    int         nodes;        /* number of nodes, with `gpu`; 0: as in the card's file */
+    int         nodes;        /* number of nodes with cards of the kind `gpu`; 0: as in the file of that card */
     double      price;        /* dollars for an hour of one GPU; 0 if not set */
     int         ranks;        /* ranks of the job */
     int         searches, json; /* 1 if search= or json= is set */
@@ -27,7 +27,8 @@ enum { SEARCH_BEST = 10 };
 
 typedef struct {
     Simulated best[SEARCH_BEST]; /* the best grids, the quickest first */
-    int64_t   number[SEARCH_BEST]; /* order in which each was tried; of equally quick grids the first is kept */
+    int64_t   number[SEARCH_BEST]; /* order in which each of the best grids was tried; of equally quick grids the first
+                                    * is kept */
     int       count;               /* number of grids in `best` */
     /* number of grids that the rules allow, each tried with a zero_stage and recompute that fit */
     int64_t   allowed;

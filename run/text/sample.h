@@ -53,12 +53,12 @@ void       text_stream_end(TextStream *t);
 
 /* --- the tokenizer of a run --------------------------------------------------------------------------------------- */
 
-/* Returns 1 if data.train is "-". The config is then checked without its data, and no tokenizer is looked for beside
- * them. */
+/* Returns 1 if data.train is "-". The config is then checked without its data, and no tokenizer is looked for in the
+ * folder of the data. */
 int run_has_no_data(const Config *config);
-/* Returns the tokenizer of a run: data.tokenizer, else the one beside the files of data.train and data.val, else bytes
- * or ids only. Exit 65 if some files have another one beside them. Exit 64 if sample.prompt is text and tokens are ids
- * only. */
+/* Returns the tokenizer of a run: data.tokenizer, else the one in the folder of data.train and data.val, else bytes or
+ * ids only. Exit 65 if the folder of some files has another tokenizer. Exit 64 if sample.prompt is text and tokens are
+ * ids only. */
 Tokenizer run_tokenizer(const Config *config);
 /* Returns the id at which data.document_mask divides documents, or -1 without a mask. Exit 64 if the mask is on and the
  * vocabulary has no end of text. */

@@ -14,7 +14,7 @@
 #include "run/text/tasks.h"
 
 typedef struct {
-    Model    *model;              /* borrowed, like all pointers here */
+    Model    *model;              /* borrowed, like all pointers of this struct */
     /* buffers of a batch on the device: I32 [B,T], with T the tokens of a sequence on this rank */
     Batch     room;
     Comm     *all;                /* all ranks; NULL: one rank */
@@ -32,8 +32,8 @@ typedef struct {
     TaskKind    kind;
     int64_t     questions, cut;
     double      acc, acc_stderr;  /* share of right answers, and its standard error; NaN with one question */
-    /* like acc and its error, but sums of log probabilities are divided by lengths of texts; NaN for tasks of
-     * continuations */
+    /* share of right answers if sums of log probabilities are divided by the lengths of texts, and its standard error;
+     * NaN for tasks of continuations */
     double      acc_norm, acc_norm_stderr;
     double      perplexity;       /* with continuations: exp of the mean of -log p of whole texts; else NaN */
     double      centered;         /* tasks of the benchmark CORE: 0 is guessing, 1 is all correct; else NaN */

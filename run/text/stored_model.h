@@ -10,7 +10,7 @@
 #include "model/model.h"
 #include "run/checkpoint/checkpoint_folders.h"
 
-/* Values of the keys that these verbs share (STORED_KEYS in run/verbs/verbs.h). */
+/* Values of the keys that all verbs with a stored model share (STORED_KEYS in run/verbs/verbs.h). */
 typedef struct {
     const char *verb;             /* name of the verb, for messages */
     const char *tokenizer;        /* folder or file of a tokenizer; NULL: the one of the model */
@@ -49,7 +49,7 @@ void stored_find(StoredModel *m, const char *path);
  * or cannot share the model.
  *
  * Opens the tokenizer: that of tokenizer=, else that of the checkpoint, else that of the config.json of the run, else
- * the one beside its shards.
+ * the one in the folder of its shards.
  *
  * Takes eos_token_id (a number or a list) and bos_token_id of generation_config.json, else of config.json, else of the
  * tokenizer. Prints a line "VERB: ..." to standard error that names the ids and their files. A second line lists the
@@ -58,8 +58,8 @@ void stored_find(StoredModel *m, const char *path);
 void stored_open(StoredModel *m, int64_t positions, int is_of_ranks, const char *const *given);
 
 /* Returns the number of positions to allocate memory for, at most m->positions, if texts have `tokens` tokens. The
- * number is a whole number of gpt_sample_step(), or with is_doubled a length of gpt_scored_length(). Results are the
- * same as with memory for all positions. */
+ * number is a multiple of gpt_sample_step(), or with is_doubled a length of gpt_scored_length(). Results are the same
+ * as with memory for all positions. */
 int64_t stored_room(const StoredModel *m, int64_t tokens, int is_doubled);
 
 /* Makes the model in fp32 for at most B sequences of T tokens, and reads its weights. masks: 1 if documents are masked

@@ -64,8 +64,8 @@ int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, 
 int task_parse_hellaswag(Task *t, TaskReader reader, const void *data, size_t bytes, char fault[TASK_FAULT_CHARS]);
 int task_is_hellaswag(const void *data, size_t bytes);
 
-/* For the parsers. task_add_question begins a question, and task_add_text adds one of its texts: count tokens, of which
- * the last `scored` are scored. keep: at most so many tokens are kept, the last ones. */
+/* Functions that parsers of tasks call. task_add_question begins a question, and task_add_text adds one of its texts:
+ * count tokens, of which the last `scored` are scored. keep: at most so many tokens are kept, the last ones. */
 void task_add_question(Task *t, int32_t gold);
 void task_add_text(Task *t, const int32_t *tokens, int64_t count, int64_t scored, double length, int64_t keep);
 

@@ -11,9 +11,10 @@ typedef enum {
     PATH_WEIGHTS,     /* a folder with .safetensors files                      */
     PATH_SHARDS,      /* a folder with token files                             */
     PATH_TOKENIZER,   /* a folder with files of a tokenizer                    */
-    PATH_FOLDER       /* any other folder                                      */
+    PATH_FOLDER       /* a folder that has none of these: checkpoint, run, weights, token files, tokenizer */
 } PathKind;
-PathKind path_kind(const char *path); /* exit 65 if path does not exist, 74 if it cannot be read */
+PathKind path_kind(const char *path); /* returns what the path is; exit 65 if it does not exist, 74 if it cannot be
+                                       * read */
 
 /* Parses a JSON file of at most 256 MiB. The caller deletes the result. Returns NULL if the file is no JSON. Exit 74 if
  * it cannot be read. */

@@ -51,7 +51,8 @@ typedef struct {
 } VerbKey;
 
 /* Limits on the words of a command line that are no keys of the verb. They are paths, unless least is VERB_CONFIG. A
- * word that looks like a key is refused, unless a file of that name exists. Such a file is given as ./key=value. */
+ * word that looks like a key is refused, unless a file of that name exists. The user names such a file as
+ * ./key=value. */
 /* a value of `least`: the words are a config file, and then any number of keys of the config, which the config
  * checks */
 enum { VERB_CONFIG = -1 };
@@ -117,8 +118,8 @@ void verb_take_skip(const char *value);
      "files and folders to leave out of a folder, by name or by path within it; may be given several times",           \
      .take = verb_take_skip, .unset = "none", .may_repeat = 1}
 
-/* Keys of verbs that compute with a stored model. keys: a StoredKeys (run/text/stored_model.h). otherwise: the
- * positions without the key. */
+/* Keys of verbs that compute with a stored model. keys: the StoredKeys that receive the values
+ * (run/text/stored_model.h). otherwise: a text for help that describes the default of positions=. */
 #define STORED_KEYS(keys, otherwise)                                                                                   \
     {"positions", "1024", NULL, "the most tokens that are seen at once; fewer need less memory",                       \
      .count = &keys.positions, .least = 1, .most = INT32_MAX, .unset = otherwise},                                     \
@@ -131,11 +132,11 @@ void verb_take_skip(const char *value);
     {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks", .whole = &keys.grid.stages,           \
      .least = 1, .most = 1024}
 
-/* For a key of a verb that names a file to print into. verb_take_out() locks the file for this process. It returns
- * NULL if `path` is NULL, and on ranks other than 0, which do not write. Exit 64 if it is no plain file, or has content
- * already. A file for whose first bytes is_ours() returns 1 may be overwritten; is_ours may be NULL. Exit 73 if another
- * process writes it. verb_put() writes the file completely or not at all, and releases the lock. Exit 74 if it
- * cannot. */
+/* verb_take_out and verb_put serve a key that names a file to print into. verb_take_out() locks the file for this
+ * process. It returns NULL if `path` is NULL, and on ranks other than 0, which do not write. Exit 64 if it is no plain
+ * file, or has content already. A file for whose first bytes is_ours() returns 1 may be overwritten; is_ours may be
+ * NULL. Exit 73 if another process writes it. verb_put() writes the file completely or not at all, and releases the
+ * lock. Exit 74 if it cannot. */
 RunLock *verb_take_out(const char *verb, const char *key, const char *path, int (*is_ours)(const char *start));
 void     verb_put(const char *verb, const char *path, RunLock *lock, const char *text, size_t bytes);
 
