@@ -312,13 +312,14 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     if (!json_parse_all(text, bytes, JSON_LIMIT, "", json, &fault)) {
         char   text_of_fault[sizeof fault.text + PATH_MAX];
         size_t first = strspn(text, " \t\r\n");
+        int    is_word = strncmp(fault.text, "unknown word", 12) == 0 || strncmp(fault.text, "expected", 8) == 0;
         where.at = fault.at;
         snprintf(text_of_fault, sizeof text_of_fault, "%s", fault.text);
         /* YAML begins with a name or ---, TOML with a name or [name] */
-        if (isalpha((unsigned char)text[first]) || text[first] == '-' || text[first] == '[')
+        if (is_word && (isalpha((unsigned char)text[first]) || text[first] == '-' || text[first] == '['))
             snprintf(text_of_fault, sizeof text_of_fault, "a config is an object of JSON, { \"run\": {...}, ... }; "
                      "this file begins with \"%.*s\": write it in JSON, as configs/own.json is",
-                     (int)strcspn(text + first, " \t\r\n"), text + first);
+                     (int)smaller_of((int64_t)strcspn(text + first, " \t\r\n"), 40), text + first);
         if (where.file) shell_name_file(text_of_fault, sizeof text_of_fault, where.file);
         faults_add(&load->faults, where, "%s", text_of_fault);
         return 0;
