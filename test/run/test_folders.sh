@@ -203,10 +203,12 @@ FROM=$WORK/llama/checkpoints/step_00000003
 made long max_position_embeddings=100000000
 expect "100,000,000 positions: the same text" same "$(says llama)" "$(says long)"
 short() { (ulimit -v 3000000; "$TRAIN" "$@" > "$WORK/out" 2> "$WORK/err"); }
-short sample "$WORK/long" tokens=9000000; code=$?
-expect "memory for long texts is not there: 71, and the key" [ $code = 71 ]
-expect "named" told 'positions=[0-9]+'
-expect "the key helps" short sample "$WORK/long" tokens=5 positions=64
+if ! sanitized "memory for long texts" "needs more address space than ulimit -v leaves"; then
+    short sample "$WORK/long" tokens=9000000; code=$?
+    expect "memory for long texts is not there: 71, and the key" [ $code = 71 ]
+    expect "named" told 'positions=[0-9]+'
+    expect "the key helps" short sample "$WORK/long" tokens=5 positions=64
+fi
 expect "positions beyond the model's" exits 64 'positions=41.*40 positions' "$TRAIN" sample "$WORK/plain" positions=41
 made plain
 expect "a short window" same "$(says plain)" "$(says plain positions=23)"

@@ -4,6 +4,7 @@
 # before it renames its file.
 # Timed: a writer is stopped before it renames.
 . "$(dirname "$0")/lib/tiny.sh"
+sanitized outputs "comes before preloaded libraries" && exit 0
 gcc -O1 -shared -fPIC -o "$WORK/hold.so" test/preload/hold.c || { echo "not ok the preloaded library"; exit 1; }
 cd "$WORK" || exit 1
 sed 's/the /die /g' text.txt > other.txt

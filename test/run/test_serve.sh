@@ -217,5 +217,6 @@ kill $flood $server; wait $flood $server 2> /dev/null
 expect "a server says what memory it takes" grep -q 'rounds of 2 steps, 1.7 MiB of memory' whole.out
 expect "plan counts it" bash -c '"$0" plan tiny.json outer.server=a:1 outer.every=2 outer.least_islands=2 | grep -qE "^  server, where it runs: with the deltas of 2 islands +1.7 MiB"' "$TRAIN"
 no_memory() { (ulimit -v 3000000; exits 71 'a server of this model takes [0-9.]+ GiB of memory, more than this machine has free .*: [0-9.]+ [MG]iB for weights' "$TRAIN" serve tiny.json run.dir=big outer.server=127.0.0.1:1 outer.every=2 model.n_embd=4200); }
-expect "a server that is too large for the machine is refused before it begins" no_memory
+sanitized "a server that is too large" "needs more address space than ulimit -v leaves" ||
+    expect "a server that is too large for the machine is refused before it begins" no_memory
 exit $STATUS

@@ -99,7 +99,8 @@ expect "a list needs part=" exits 64 'outer.server names 2 servers: add part=0/2
 expect "part= is k/n" exits 64 'part=2/2: k/n with k from 0' "$TRAIN" serve tiny.json outer.server=$two part=2/2 $few
 expect "part= is of the list" exits 64 'part=1/3 is of 3 servers, and outer.server names 2' "$TRAIN" serve tiny.json outer.server=$two part=1/3 $few
 expect "too many servers for a model" exits 64 'too many for a model of 55944 parameters' "$TRAIN" serve tiny.json run.dir=many outer.server=$(list 60) part=0/60 $few
-expect "a part that memory cannot hold" exits 71 "a server of a part of this model takes .* GiB of memory" bash -c "ulimit -v 8000000; exec $TRAIN serve tiny.json outer.server=$two part=1/2 $few model.n_embd=16128"
+sanitized "a part that memory cannot hold" "needs more address space than ulimit -v leaves" ||
+    expect "a part that memory cannot hold" exits 71 "a server of a part of this model takes .* GiB of memory" bash -c "ulimit -v 8000000; exec $TRAIN serve tiny.json outer.server=$two part=1/2 $few model.n_embd=16128"
 expect "a missing server is waited for" exits 77 'the server with part=1/2 has not connected' "$TRAIN" serve tiny.json run.dir=alone outer.server=$two part=0/2 $few
 expect "a missing first server, too" exits 77 '127.0.0.1' "$TRAIN" serve tiny.json outer.server=$two part=1/2 $few
 serves 2 fit outer.every=4; says fit.1 'serving on'

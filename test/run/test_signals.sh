@@ -51,7 +51,7 @@ kill -USR1 $job; stops "USR1 is not" 75
 
 # A preloaded library catches signals: before main, when MPI starts, or later by its own sigaction(). The program must
 # still get them.
-case $B in *-asan | *-tsan*) echo "skip libraries that take signals: a sanitizer comes before preloaded libraries" ;; *)
+if ! sanitized "libraries that take signals" "comes before preloaded libraries"; then
 expect "the preloaded library" gcc -O1 -shared -fPIC -o "$WORK/signals.so" test/preload/signals.c
 with_library() { LD_PRELOAD=$WORK/signals.so exec "$TRAIN" "$WORK/tiny.json" "$@"; }
 expect "which takes SIGHUP" eval '(trap "" HUP; LD_PRELOAD=$WORK/signals.so sh -c "kill -HUP \$\$") 2>&1 | grep -q "the library has the signal"'
@@ -72,8 +72,8 @@ for fault in SEGV:139 ABRT:134; do
 done
 begins run_ranks 2 env LD_PRELOAD="$WORK/signals.so" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/late" $forever
 await '^step '; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"
-stops "USR1, which a library took when MPI started" 75 ;;
-esac
+stops "USR1, which a library took when MPI started" 75
+fi
 
 mkdir "$WORK/elsewhere"; ln -s "$WORK/elsewhere/file" "$WORK/stop/STOP"; rm "$WORK/stop/metrics.jsonl"
 begins tiny run.dir="$WORK/stop" $forever

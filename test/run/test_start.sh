@@ -34,7 +34,7 @@ else echo "skip no thread can be started: needs root"; fi
 # Tries limits of address space, from hardly enough to load the program to enough for a run. Every run must end with 0
 # or 71, none by a signal. `least` is the smallest KiB with which the system can load the program and its libraries.
 least=90000; while (ulimit -v $least; "$TRAIN" --version > /dev/null 2>&1); [ $? -eq 127 ] && [ $least -lt 200000 ]; do least=$((least + 1000)); done
-case $B in *-asan | *-tsan*) echo "skip address space that runs out: a sanitizer needs more than there is" ;; *)
+if ! sanitized "address space that runs out" "needs more than there is"; then
 for precision in fp32 bf16; do
     bad=$(for kib in $(seq "$least" 9000 300000); do
         (ulimit -v $kib; short precision=$precision model.vocab_size=5000 2> /dev/null); status=$?
@@ -48,8 +48,8 @@ for at in "" -DAT_LOAD; do
     expect "a library that throws" gcc -O1 -shared -fPIC $at -o "$WORK/exception.so" test/preload/exception.c
     expect "std::bad_alloc${at:+ before main}: 71, and what to type" exits 71 "out of memory in a C\+\+ library.*ulimit -v" env GOMP_SPINCOUNT=1000 LD_PRELOAD="$WORK/exception.so" \
         "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/exception"
-done ;;
-esac
+done
+fi
 
 for ranks in 1 2; do
     TRAIN_GPT_ISA=avx1024 expect "an unknown instruction set, $ranks ranks" exits 64 'TRAIN_GPT_ISA is .avx1024.' train_ranks $ranks run.dir="$WORK/x"

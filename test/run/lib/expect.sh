@@ -8,6 +8,9 @@ ok()   { if [ "$1" -eq 0 ]; then echo "ok $2"; else echo "not ok $2"; STATUS=1; 
 # expect NAME COMMAND...: prints ok if the command succeeds.
 expect() { local name=$1; shift; if "$@"; then ok 0 "$name"; else ok 1 "$name"; fi; }
 
+# sanitized WHAT WHY: succeeds for a build with a sanitizer, and prints that WHAT is skipped and why.
+sanitized() { case $B in *-asan* | *-tsan*) echo "skip $1: a sanitizer $2" ;; *) return 1 ;; esac; }
+
 quiet() { "$@" > /dev/null; }
 # exits CODE PATTERN COMMAND...: checks that the command ends with the code and that exactly one line on stderr matches.
 exits() {
