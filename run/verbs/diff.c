@@ -177,23 +177,11 @@ static void diff_steps(void) {
                fabs(end[0].loss - end[1].loss));
 }
 
-/* Returns the newest step of which both runs have a checkpoint, or -1. */
-static int64_t common_step(void) {
+static void diff_runs(void) {
+    cJSON      *config[2];
     StepFolder *list[2];
     int         count[2];
-    int64_t     step = -1;
-    for (int k = 0; k < 2; k++)
-        if ((count[k] = folders_list(path_of("%s/checkpoints", side[k]).text, &list[k])) < 0)
-            fail(EXIT_IO, "%s/checkpoints cannot be read: %s", side[k], io_error_text(count[k]));
-    for (int i = 0; i < count[0]; i++)
-        for (int k = 0; k < count[1]; k++)
-            if (list[0][i].step == list[1][k].step && list[0][i].step > step) step = list[0][i].step;
-    free(list[0]), free(list[1]);
-    return step;
-}
-
-static void diff_runs(void) {
-    cJSON *config[2];
+    int64_t     step = -1; /* newest step of which both runs have a checkpoint */
     for (int k = 0; k < 2; k++)
         if (!(config[k] = inspect_read_json(path_of("%s/config.json", side[k]).text)))
             fail(EXIT_DATA,
@@ -202,7 +190,13 @@ static void diff_runs(void) {
     diff_configs(config[0], config[1]);
     cJSON_Delete(config[0]), cJSON_Delete(config[1]);
     diff_steps();
-    int64_t step = common_step();
+    for (int k = 0; k < 2; k++)
+        if ((count[k] = folders_list(path_of("%s/checkpoints", side[k]).text, &list[k])) < 0)
+            fail(EXIT_IO, "%s/checkpoints cannot be read: %s", side[k], io_error_text(count[k]));
+    for (int i = 0; i < count[0]; i++)
+        for (int k = 0; k < count[1]; k++)
+            if (list[0][i].step == list[1][k].step && list[0][i].step > step) step = list[0][i].step;
+    free(list[0]), free(list[1]);
     if (step < 0) {
         printf("weights      no step of which both have a checkpoint\n");
         return;
