@@ -17,7 +17,6 @@
 #include "model/block.h"
 #include "model/hf.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights.h"
 #include "run/config/config.h"
 

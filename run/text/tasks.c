@@ -84,19 +84,17 @@ typedef struct {
     double   length;
 } Text; /* token: owned */
 
-static int is_white(utf8proc_int32_t c) { /* returns 1 for the white space of Python's str.isspace */
-    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
-/* Returns the bytes of text without the white space at its end. */
+/* Returns the bytes of text without the white space (as in Python's str.isspace) at its end. */
 static size_t trimmed(const char *text) {
     size_t           end = 0;
     utf8proc_int32_t c;
     for (size_t at = 0; text[at];) {
         /* json.h ensures that the text is valid UTF-8 */
         at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c);
-        if (!is_white(c)) end = at;
+        int is_white = (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+                       (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+                       c == 0x3000;
+        if (!is_white) end = at;
     }
     return end;
 }

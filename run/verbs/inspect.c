@@ -687,12 +687,6 @@ static void inspect_lines(const char *path, const Start *start) {
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if a file looks like .safetensors: its header fits into the file and begins with a brace. */
-static int is_safetensors(const Start *s) {
-    uint64_t header = s->given >= 9 && s->text[8] == '{' ? little_endian(s->text, 8) : UINT64_MAX;
-    return header <= SAFETENSORS_HEADER_LIMIT && header <= (uint64_t)s->bytes - 8;
-}
-
 static void inspect_file(const char *path) {
     Start   start = {.bytes = io_file_bytes(path)};
     int64_t rc = start.bytes < 0 ? start.bytes : io_read_start(path, SHARD_START_BYTES, &start.text);
@@ -703,9 +697,12 @@ static void inspect_file(const char *path) {
     int32_t        magic = word_at(&start, 0);
     ShardHeader    header;
     char           fault[SHARD_FAULT_CHARS];
+    /* .safetensors: the bytes of its header, which fits into the file and begins with a brace */
+    uint64_t header_bytes = given >= 9 && byte[8] == '{' ? little_endian(start.text, 8) : UINT64_MAX;
+    int      is_weights = header_bytes <= SAFETENSORS_HEADER_LIMIT && header_bytes <= (uint64_t)start.bytes - 8;
     weights_set_check_json(path);
     if (has_ending(path, ".jsonl") && start.bytes > 0) inspect_lines(path, &start);
-    else if (is_safetensors(&start)) inspect_weights(path);
+    else if (is_weights) inspect_weights(path);
     else if (shard_is_index(byte, given)) { /* a Megatron index is inspected together with its tokens */
         Path bin = path_of("%.*sbin", (int)(strlen(path) - 3), path);
         if (has_ending(path, ".idx") && access(bin.text, R_OK) == 0) inspect_shard(bin.text);

@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/io.h"
-#include "core/json.h"
 #include "core/terminal.h"
 #include "run/config/config.h"
 #include "run/guard/lock.h"
@@ -294,19 +293,6 @@ static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoi
     fputc('\n', f);
 }
 
-static char *csv_text(const Plot *p, size_t *bytes) {
-    char *text = NULL;
-    FILE *f = memory_file_open(&text, bytes);
-    fputs(TABLE_HEAD, f);
-    for (int r = 0; r < p->runs; r++) {
-        const RunLog *log = &p->run[r].log;
-        for (int64_t i = 0; i < log->trains; i++) put_point(f, log, "train", &log->train[i], p->run[r].smooth[i]);
-        for (int64_t i = 0; i < log->evals; i++) put_point(f, log, "eval", &log->eval[i], NAN);
-    }
-    fclose(f);
-    return text;
-}
-
 static int is_table(const char *start) { return strncmp(start, TABLE_HEAD, strlen(TABLE_HEAD)) == 0; }
 
 /* Returns the absolute path of a file that may be missing, malloc'ed. Returns NULL if its folder is missing. */
@@ -348,7 +334,14 @@ static int verb_plot(int words, char **dir) {
     verb_put("plot", asked.out, out, text, bytes);
     free(text);
     if (asked.csv) {
-        text = csv_text(&p, &bytes);
+        FILE *f = memory_file_open(&text, &bytes);
+        fputs(TABLE_HEAD, f);
+        for (int r = 0; r < p.runs; r++) {
+            const RunLog *log = &run[r].log;
+            for (int64_t i = 0; i < log->trains; i++) put_point(f, log, "train", &log->train[i], run[r].smooth[i]);
+            for (int64_t i = 0; i < log->evals; i++) put_point(f, log, "eval", &log->eval[i], NAN);
+        }
+        fclose(f);
         verb_put("plot", asked.csv, csv, text, bytes);
         free(text);
     }

@@ -24,7 +24,6 @@
 #include "data/tokenizer.h"
 #include "data/shard.h"
 #include "data/tokens_json.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/lock.h"
 #include "run/guard/requests.h"
 #include "run/verbs/verbs.h"

@@ -16,7 +16,6 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/io.h"
-#include "core/json.h"
 #include "core/terminal.h"
 #include "run/config/config.h"
 #include "run/guard/lock.h"
