@@ -115,21 +115,6 @@ static void diff_files(const char *a, const char *b) {
     diff_weights("moments", path_of("%s/optimizer.safetensors", a).text, path_of("%s/optimizer.safetensors", b).text);
 }
 
-static void diff_checkpoints(void) {
-    Manifest m[2], *a = &m[0], *b = &m[1];
-    for (int k = 0; k < 2; k++) {
-        char fault[MANIFEST_FAULT_BYTES] = "";
-        if (!inspect_read_manifest(side[k], &m[k], fault)) fail(EXIT_DATA, "%s: %s", side[k], fault);
-    }
-    diff_configs(a->config, b->config);
-    printf("step         %" PRId64 " | %" PRId64 "\n", a->step, b->step);
-    if (a->step == b->step && a->samples != b->samples)
-        printf("samples      %" PRId64 " | %" PRId64 "\n", a->samples, b->samples);
-    differs |= a->step != b->step || a->samples != b->samples;
-    diff_files(side[0], side[1]);
-    manifest_free(a), manifest_free(b);
-}
-
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
 /* Reads the next step of a log into *at, and its number into *last. Returns 0 if there is none. */
@@ -235,8 +220,20 @@ static int verb_diff(int words, char **word) {
              "RUN/checkpoints/step_...",
              side[0], NAMES[kind[0]], side[1], NAMES[kind[1]]);
     if (kind[0] == PATH_RUN) diff_runs();
-    else if (kind[0] == PATH_CHECKPOINT) diff_checkpoints();
-    else if (kind[0] == PATH_WEIGHTS) diff_weights("weights", side[0], side[1]);
+    else if (kind[0] == PATH_CHECKPOINT) {
+        Manifest m[2], *a = &m[0], *b = &m[1];
+        for (int k = 0; k < 2; k++) {
+            char fault[MANIFEST_FAULT_BYTES] = "";
+            if (!inspect_read_manifest(side[k], &m[k], fault)) fail(EXIT_DATA, "%s: %s", side[k], fault);
+        }
+        diff_configs(a->config, b->config);
+        printf("step         %" PRId64 " | %" PRId64 "\n", a->step, b->step);
+        if (a->step == b->step && a->samples != b->samples)
+            printf("samples      %" PRId64 " | %" PRId64 "\n", a->samples, b->samples);
+        differs |= a->step != b->step || a->samples != b->samples;
+        diff_files(side[0], side[1]);
+        manifest_free(a), manifest_free(b);
+    } else if (kind[0] == PATH_WEIGHTS) diff_weights("weights", side[0], side[1]);
     else {
         cJSON *json[2]; /* the two configs, resolved like in a run: with presets, defaults and derived sizes */
         for (int k = 0; k < 2; k++) {

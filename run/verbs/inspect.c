@@ -496,20 +496,6 @@ static void tell_tokenizer(const cJSON *json) {
     report_item("special", finite_json(special), "%d%s%s", special, names, special > 5 ? " ..." : "");
 }
 
-static void tell_index(const cJSON *json) {
-    const cJSON *map = json_member(json, "weight_map"), *item;
-    cJSON       *files = cJSON_CreateObject();
-    cJSON_ArrayForEach(item, map) if (cJSON_IsString(item) && !json_member(files, item->valuestring))
-        cJSON_AddTrueToObject(files, item->valuestring);
-    int count = cJSON_GetArraySize(files);
-    cJSON_Delete(files);
-    double bytes = number_value(json_member(json_member(json, "metadata"), "total_size"));
-    report_text("kind", "index of safetensors weights in several files");
-    report_count("tensors", cJSON_GetArraySize(map));
-    report_count("files", count);
-    if (!isnan(bytes)) report_item("total_bytes", finite_json(bytes), "%.0f", bytes);
-}
-
 /* Reports a vocab.json, which maps texts to ids. Returns 0 if a value is no number. */
 static int tell_vocabulary(const cJSON *json) {
     int64_t      entries = 0;
@@ -528,11 +514,21 @@ static int tell_vocabulary(const cJSON *json) {
 
 /* Reports a JSON file of any known kind. */
 static void inspect_json(const char *path, const cJSON *json) {
+    const cJSON *map = json_member(json, "weight_map"), *item;
     if (json_member(json, "format") && json_member(json, "run_id")) {
         const char *slash = strrchr(path, '/');
         inspect_checkpoint(slash ? path_of("%.*s", (int)(slash - path), path).text : ".");
-    } else if (json_member(json, "weight_map")) tell_index(json);
-    else if (json_member(json_member(json, "model"), "vocab")) tell_tokenizer(json);
+    } else if (map) {
+        cJSON *files = cJSON_CreateObject(); /* the names of the files, each once */
+        cJSON_ArrayForEach(item, map) if (cJSON_IsString(item) && !json_member(files, item->valuestring))
+            cJSON_AddTrueToObject(files, item->valuestring);
+        double bytes = number_value(json_member(json_member(json, "metadata"), "total_size"));
+        report_text("kind", "index of safetensors weights in several files");
+        report_count("tensors", cJSON_GetArraySize(map));
+        report_count("files", cJSON_GetArraySize(files));
+        if (!isnan(bytes)) report_item("total_bytes", finite_json(bytes), "%.0f", bytes);
+        cJSON_Delete(files);
+    } else if (json_member(json_member(json, "model"), "vocab")) tell_tokenizer(json);
     else if (json_member(json, "train_tokens") || json_member(json, "bytes_per_token")) {
         report_text("kind", "notes of tokenize on the shards beside it");
         tell_scalars(json);
