@@ -105,24 +105,6 @@ static int may_grow(const unsigned char *s, size_t left) {
     return 1;
 }
 
-/* Passes on the bytes of t->held that surely come before any stop text (t->certain). Unless is_end, keeps an unfinished
- * UTF-8 sequence at their end. */
-static void put_printable(TextStream *t, int is_end) {
-    const unsigned char *s = (const unsigned char *)t->held;
-    size_t at = 0, good = 0; /* [good, at) is printable and not passed on yet */
-    while (at < t->certain && (is_end || !may_grow(s + at, t->certain - at))) {
-        size_t n = printable_bytes(s + at, t->certain - at);
-        at += n;
-        if (n > 0) continue;
-        if (at > good) t->put(t->ctx, (const char *)s + good, at - good);
-        t->put(t->ctx, "\xef\xbf\xbd", 3);
-        good = ++at;
-    }
-    if (at > good) t->put(t->ctx, (const char *)s + good, at - good);
-    t->certain -= at, t->count -= at;
-    if (t->count > 0) memmove(t->held, t->held + at, t->count);
-}
-
 /* Sets t->certain to the first place at which a stop text begins, and is_over if the stop text is complete there. At
  * the end of the text only a complete one counts. */
 static void find_stop(TextStream *t, int is_end) {
@@ -142,11 +124,24 @@ static void find_stop(TextStream *t, int is_end) {
 
 /* --- the stream --------------------------------------------------------------------------------------------------- */
 
-/* Passes on the bytes that surely come before a stop text. is_end: no more text follows. */
+/* Passes on the bytes that surely come before a stop text. is_end: no more text follows. Otherwise keeps an unfinished
+ * UTF-8 sequence at their end. */
 static void release(TextStream *t, int is_end) {
+    const unsigned char *s = (const unsigned char *)t->held;
+    size_t at = 0, good = 0; /* [good, at) is printable and not passed on yet */
     find_stop(t, is_end);
     if (t->is_over) t->count = t->certain;
-    put_printable(t, is_end);
+    while (at < t->certain && (is_end || !may_grow(s + at, t->certain - at))) {
+        size_t n = printable_bytes(s + at, t->certain - at);
+        at += n;
+        if (n > 0) continue;
+        if (at > good) t->put(t->ctx, (const char *)s + good, at - good);
+        t->put(t->ctx, "\xef\xbf\xbd", 3);
+        good = ++at;
+    }
+    if (at > good) t->put(t->ctx, (const char *)s + good, at - good);
+    t->certain -= at, t->count -= at;
+    if (t->count > 0) memmove(t->held, t->held + at, t->count);
 }
 
 void text_stream_add(TextStream *t, const char *bytes, size_t count) {
@@ -258,35 +253,9 @@ typedef struct {
     double   *weight;     /* owned [vocab]: scratch for draw_token             */
 } Writer;
 
-static Writer writer_create(Pipeline *p, Stream *s, Tensor on_device) {
-    size_t vocab = (size_t)p->gpt->shape.vocab_size;
-    Writer w = {.p = p, .s = s, .on_device = on_device, .positions = context_part(p->gpt->context).ranks * p->gpt->T};
-    CHECK(on_device.type == I32 && tensor_elems(on_device) >= p->gpt->T, "a window of %lld tokens",
-          (long long)tensor_elems(on_device));
-    w.window = xmalloc(2 * sizeof *w.window * (size_t)w.positions, "the logits of a token");
-    w.logits = xmalloc(sizeof *w.logits * vocab, "the logits of a token");
-    w.weight = xmalloc(sizeof *w.weight * vocab, "the logits of a token");
-    return w;
-}
-
-/* Computes the logits of the token after ids[0, count), the ids of the window. Runs the model over all of them,
- * without kept keys and values. */
-static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
-    const Gpt  *g = w->p->gpt;
-    ContextPart part = context_part(g->context);
-    int64_t     T = smaller_of(round_up(count, gpt_sample_step(g)), w->positions);
-    memset(w->window, 0, sizeof *w->window * (size_t)T);
-    memcpy(w->window, ids, sizeof *w->window * (size_t)count);
-    context_take(w->window + w->positions, w->window, part, T / part.ranks);
-    Tensor tokens = tensor_2d(w->on_device.data, I32, 1, T / part.ranks);
-    Batch  batch = {tokens, tokens, tensor_none()}; /* no targets are read, so `tokens` is passed for them, too */
-    device_from_host(w->s, tokens, w->window + w->positions);
-    pipeline_forward(w->p, w->s, batch);
-    pipeline_logits(w->p, w->s, batch, count - 1, w->logits);
-}
-
 /* Computes the logits of the token after ids[0, count), and moves the window if it is full. If only the last id is new,
- * computes the last `rows` rows, the fewest that the ranks can share. */
+ * computes the last `rows` rows, the fewest that the ranks can share. Otherwise runs the model over the whole window,
+ * without kept keys and values. */
 static void next_logits(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt *g = w->p->gpt;
     int64_t    rows = gpt_token_rows(g), from = window_from(w->from, count, w->positions), length = count - from;
@@ -295,7 +264,16 @@ static void next_logits(Writer *w, const int32_t *ids, int64_t count) {
         device_from_host(w->s, tokens, ids + count - rows);
         pipeline_token_logits(w->p, w->s, (Batch){tokens, tokens, tensor_none()}, length - rows, w->logits);
     } else {
-        logits_of_window(w, ids + from, length);
+        ContextPart part = context_part(g->context);
+        int64_t     T = smaller_of(round_up(length, gpt_sample_step(g)), w->positions);
+        memset(w->window, 0, sizeof *w->window * (size_t)T);
+        memcpy(w->window, ids + from, sizeof *w->window * (size_t)length);
+        context_take(w->window + w->positions, w->window, part, T / part.ranks);
+        Tensor tokens = tensor_2d(w->on_device.data, I32, 1, T / part.ranks);
+        Batch  batch = {tokens, tokens, tensor_none()}; /* no targets are read, so `tokens` is passed for them, too */
+        device_from_host(w->s, tokens, w->window + w->positions);
+        pipeline_forward(w->p, w->s, batch);
+        pipeline_logits(w->p, w->s, batch, length - 1, w->logits);
     }
     w->from = from, w->is_kept = gpt_keeps_past(g);
 }
@@ -316,12 +294,19 @@ static void add_id(TextStream *text, const Tokenizer *tokenizer, int32_t id, int
 
 Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const SamplePlan *plan) {
     const Prompt *prompt = &plan->prompt;
+    const Gpt *g = p->gpt;
+    size_t     vocab = (size_t)g->shape.vocab_size;
     Sampled    done = {0};
-    Writer     w = writer_create(p, s, plan->window);
+    Writer     w = {.p = p, .s = s, .on_device = plan->window, .positions = context_part(g->context).ranks * g->T};
     TextStream text = {.put = plan->put, .ctx = plan->ctx};
     int64_t    count = prompt->count, end = count + plan->tokens, first = prompt->hidden;
     int32_t   *ids = xmalloc(sizeof *ids * (size_t)end, "a sample");
     double     began_ms = clock_ms();
+    CHECK(plan->window.type == I32 && tensor_elems(plan->window) >= g->T, "a window of %lld tokens",
+          (long long)tensor_elems(plan->window));
+    w.window = xmalloc(2 * sizeof *w.window * (size_t)w.positions, "the logits of a token");
+    w.logits = xmalloc(sizeof *w.logits * vocab, "the logits of a token");
+    w.weight = xmalloc(sizeof *w.weight * vocab, "the logits of a token");
     memcpy(ids, prompt->id, sizeof *ids * (size_t)count);
     for (int64_t i = first; i < count; i++) add_id(&text, tokenizer, ids[i], i == first);
     text.stop = plan->stop, text.stops = plan->stops;
@@ -329,7 +314,7 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
         watchdog_tick(plan->watchdog, "a sample");
         next_logits(&w, ids, count);
         double u = rng_uniform(plan->seed, RNG_SAMPLE, (uint64_t)count);
-        ids[count] = draw_token(w.logits, p->gpt->shape.vocab_size, plan->rule, u, w.weight);
+        ids[count] = draw_token(w.logits, g->shape.vocab_size, plan->rule, u, w.weight);
         done.tokens++;
         int is_end = 0;
         for (int i = 0; i < plan->ends; i++) is_end |= plan->end[i] == ids[count];

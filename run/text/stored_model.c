@@ -17,7 +17,6 @@
 #include "model/block.h"
 #include "model/hf.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights.h"
 #include "run/config/config.h"
 
@@ -31,15 +30,6 @@ static int read_json(const char *path, int may_lack, Json *json) {
 }
 
 /* --- shape -------------------------------------------------------------------------------------------------------- */
-
-/* Checks the shape against the limits of a config. The message uses the key names of Hugging Face's config.json. */
-static void refuse_limits(ModelShape shape, const char *path) {
-    char  text[1024];
-    char *fault = config_check_shape(shape);
-    if (!fault) return;
-    hf_members_translate(shape.arch, fault, text, sizeof text);
-    fail(EXIT_DATA, "%s: %s", path, text);
-}
 
 /* Refuses weights whose names and shapes in the header are not those of the model. */
 static void refuse_other_weights(const WeightsSet *set, ModelShape shape, const char *path) {
@@ -63,7 +53,13 @@ static ModelShape stored_shape(const char *checkpoint) {
     snprintf(path, sizeof path, "%s/config.json", checkpoint);
     read_json(path, 0, &json);
     ModelShape shape = hf_config_shape(json.root, path);
-    refuse_limits(shape, path);
+    /* checks the shape against the limits of a config; the message uses the key names of Hugging Face's config.json */
+    char *fault = config_check_shape(shape);
+    if (fault) {
+        char text[1024];
+        hf_members_translate(shape.arch, fault, text, sizeof text);
+        fail(EXIT_DATA, "%s: %s", path, text);
+    }
     WeightsSet    set = weights_set_open(checkpoint);
     WeightsTensor head = weights_set_find_plain(&set, "lm_head.weight");
     const BlockKind *kind = block_kind(shape);
@@ -178,26 +174,6 @@ static char *tokenizer_of_run(const char *run) {
     return found;
 }
 
-/* Opens the tokenizer. It may have more ids than the model. A prompt or a task that uses them is refused. */
-static Tokenizer open_tokenizer(const StoredModel *m) {
-    const char *asked = m->keys.tokenizer, *path = asked;
-    char        found[4200], *of_run = NULL;
-    Path        beside = path_of("%s/" WEIGHTS_SINGLE, m->checkpoint);
-    if (!asked && tokenizer_beside(beside.text, found, sizeof found)) path = found;
-    if (!path) path = of_run = tokenizer_of_run(m->path);
-    if (of_run && access(of_run, R_OK) != 0) {
-        warn("%s was trained with the tokenizer %s, which is not there any more: name its new place by "
-             "tokenizer=FOLDER_OR_FILE",
-             m->path, of_run);
-        path = NULL;
-    }
-    Tokenizer t = tokenizer_create(path ? path : "", path ? BPE_MOST_IDS : m->shape.vocab_size);
-    free(of_run);
-    t.vocab_size = m->shape.vocab_size;
-    if (asked) tokenizer_refuse_other(&t, asked, beside.text, "the model", "leave tokenizer= out");
-    return t;
-}
-
 /* --- ranks -------------------------------------------------------------------------------------------------------- */
 
 /* Exit 64 if `ranks` is not the number of ranks of the grid, or they cannot share the model and its sequences. */
@@ -219,15 +195,6 @@ static void refuse_grid(const StoredModel *m, int ranks) {
     if (fault) fail(EXIT_CONFIG, "%s: %s", m->keys.verb, fault);
 }
 
-static void join_ranks(StoredModel *m) {
-    m->world = world_join(launch_detect());
-    Comm *all = world_all(m->world);
-    refuse_grid(m, comm_size(all));
-    device_open(world_local_rank(m->world), world_threads(m->world));
-    m->groups = groups_create(all, mesh_of(comm_size(all), m->keys.grid), 0);
-    groups_set_kind(&m->groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
-}
-
 /* --- the model ---------------------------------------------------------------------------------------------------- */
 
 void stored_find(StoredModel *m, const char *path) {
@@ -244,15 +211,37 @@ void stored_find(StoredModel *m, const char *path) {
 }
 
 void stored_open(StoredModel *m, int64_t positions, int is_of_ranks, const char *const *given) {
+    const char *asked = m->keys.tokenizer, *path = asked;
+    char        found[4200], *of_run = NULL;
+    Path        beside = path_of("%s/" WEIGHTS_SINGLE, m->checkpoint);
     if (m->keys.positions > m->shape.n_positions)
         fail(EXIT_CONFIG, "%s: positions=%lld: this model has %lld positions: give positions=%lld or less",
              m->keys.verb, (long long)m->keys.positions, (long long)m->shape.n_positions,
              (long long)m->shape.n_positions);
     m->positions = m->keys.positions > 0 ? m->keys.positions : positions;
-    if (is_of_ranks) join_ranks(m);
-    else device_open(0, omp_get_num_procs());
+    if (is_of_ranks) {
+        m->world = world_join(launch_detect());
+        Comm *all = world_all(m->world);
+        refuse_grid(m, comm_size(all));
+        device_open(world_local_rank(m->world), world_threads(m->world));
+        m->groups = groups_create(all, mesh_of(comm_size(all), m->keys.grid), 0);
+        groups_set_kind(&m->groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
+    } else device_open(0, omp_get_num_procs());
     m->is_first = !m->world || comm_rank(m->groups.job) == 0;
-    m->tokenizer = open_tokenizer(m);
+
+    if (!asked && tokenizer_beside(beside.text, found, sizeof found)) path = found;
+    if (!path) path = of_run = tokenizer_of_run(m->path);
+    if (of_run && access(of_run, R_OK) != 0) {
+        warn("%s was trained with the tokenizer %s, which is not there any more: name its new place by "
+             "tokenizer=FOLDER_OR_FILE",
+             m->path, of_run);
+        path = NULL;
+    }
+    /* the tokenizer may have more ids than the model; a prompt or a task that uses them is refused */
+    m->tokenizer = tokenizer_create(path ? path : "", path ? BPE_MOST_IDS : m->shape.vocab_size);
+    m->tokenizer.vocab_size = m->shape.vocab_size;
+    free(of_run);
+    if (asked) tokenizer_refuse_other(&m->tokenizer, asked, beside.text, "the model", "leave tokenizer= out");
     read_ends(m, given);
 }
 

@@ -6,9 +6,9 @@
 #ifndef TRAIN_GPT_RUN_TEXT_STORED_MODEL_H
 #define TRAIN_GPT_RUN_TEXT_STORED_MODEL_H
 
+#include "core/io.h"
 #include "data/tokenizer.h"
 #include "model/model.h"
-#include "run/checkpoint/checkpoint_folders.h"
 
 /* Values of the keys that all verbs with a stored model share (STORED_KEYS in run/verbs/verbs.h). */
 typedef struct {

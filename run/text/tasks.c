@@ -84,36 +84,19 @@ typedef struct {
     double   length;
 } Text; /* token: owned */
 
-static int is_white(utf8proc_int32_t c) { /* returns 1 for the white space of Python's str.isspace */
-    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
-/* Returns the bytes of text without the white space at its end. */
+/* Returns the bytes of text without the white space (as in Python's str.isspace) at its end. */
 static size_t trimmed(const char *text) {
     size_t           end = 0;
     utf8proc_int32_t c;
     for (size_t at = 0; text[at];) {
         /* json.h ensures that the text is valid UTF-8 */
         at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c);
-        if (!is_white(c)) end = at;
+        int is_white = (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+                       (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+                       c == 0x3000;
+        if (!is_white) end = at;
     }
     return end;
-}
-
-static double characters(const char *text) {
-    double count = 0;
-    for (; *text; text++) count += ((unsigned char)*text & 0xc0) != 0x80;
-    return count;
-}
-
-/* Returns 1 if a text begins with the text of a token. */
-static int begins_with(const Tokenizer *tokenizer, int32_t id, const char *text, size_t bytes) {
-    char  *token = tokenizer_special_text(tokenizer, id);
-    size_t own = token ? strlen(token) : 0;
-    int    is_so = own > 0 && own <= bytes && memcmp(text, token, own) == 0;
-    free(token);
-    return is_so;
 }
 
 /* Encodes the first `bytes` bytes of a text. Before them comes the start token if has_start. Otherwise the tokens that
@@ -123,7 +106,12 @@ static int64_t encode(TaskReader reader, const char *text, size_t bytes, int has
     *out = xmalloc(sizeof **out * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN), "a question of a task");
     int64_t before = has_start ? 1 : tokenizer_begin(tokenizer, *out);
     if (has_start) **out = reader.begin ? reader.begin - 1 : tokenizer_start(tokenizer);
-    else if (before > 0 && begins_with(tokenizer, **out, text, bytes)) before = 0;
+    else if (before > 0) {
+        char  *token = tokenizer_special_text(tokenizer, **out);
+        size_t own = token ? strlen(token) : 0;
+        if (own > 0 && own <= bytes && memcmp(text, token, own) == 0) before = 0;
+        free(token);
+    }
     return tokenizer_encode(tokenizer, text, bytes, *out + before) + before;
 }
 
@@ -135,7 +123,8 @@ static Text text_of(const Task *t, TaskReader reader, const char *context, const
     char    *whole = xmalloc(size, "a question of a task");
     int      has_start = t->is_core || of_context == 0;
     int32_t *alone;
-    Text     x = {.length = characters(continuation)};
+    Text     x = {.length = 0};
+    for (const char *c = continuation; *c; c++) x.length += ((unsigned char)*c & 0xc0) != 0x80; /* counts characters */
     snprintf(whole, size, "%s%s%s", context, delimiter, continuation);
     int64_t before = encode(reader, whole, of_context, has_start, &alone);
     x.count = encode(reader, whole, size - 1, has_start, &x.token);
@@ -158,16 +147,6 @@ static int64_t in_common(const Text *text, int texts, int from_end) {
         }
 }
 
-static void divide_as_core(TaskKind kind, Text *text, int texts) {
-    int64_t common = kind == TASK_CONTINUATION ? 0 : in_common(text, texts, kind == TASK_CONTEXTS);
-    for (int i = 0; i < texts; i++) {
-        if (kind != TASK_CONTINUATION) text[i].scored = kind == TASK_CONTEXTS ? common : text[i].count - common;
-        /* the start token is not scored, because no token predicts it */
-        if (text[i].scored == text[i].count) text[i].scored--;
-        text[i].length = (double)text[i].scored;
-    }
-}
-
 /* --- keys --------------------------------------------------------------------------------------------------------- */
 
 static const char FORMS[] =
@@ -180,16 +159,6 @@ static int has_only(const cJSON *object, const char *const *keys, char *fault) {
         for (int i = 0; keys[i]; i++) known |= strcmp(member->string, keys[i]) == 0;
         if (!known) return fault_is(fault, "unknown key \"%.60s\": %s", member->string, FORMS);
     }
-    return 1;
-}
-
-/* Returns 1 for a list of at least two texts, else 0 with a fault. */
-static int is_list_of_texts(const cJSON *list, const char *key, char *fault) {
-    int count = cJSON_GetArraySize(list);
-    if (!cJSON_IsArray(list) || count < 2 || count > MOST_TEXTS)
-        return fault_is(fault, "\"%s\" must be a list of 2 to %d texts", key, MOST_TEXTS);
-    for (const cJSON *item = list->child; item; item = item->next)
-        if (!cJSON_IsString(item)) return fault_is(fault, "\"%s\" must hold only texts (strings)", key);
     return 1;
 }
 
@@ -212,8 +181,11 @@ static int check_keys(const cJSON *line, TaskKind kind, char *fault) {
             return fault_is(fault, "\"%s\" must be a text in double quotes", LINE_KEYS[kind].text[i]);
     if (!list) return 1;
     const cJSON *texts = json_member(line, list), *gold = json_member(line, "gold");
-    if (!is_list_of_texts(texts, list, fault)) return 0;
-    int count = cJSON_GetArraySize(texts);
+    int          count = cJSON_GetArraySize(texts);
+    if (!cJSON_IsArray(texts) || count < 2 || count > MOST_TEXTS)
+        return fault_is(fault, "\"%s\" must be a list of 2 to %d texts", list, MOST_TEXTS);
+    for (const cJSON *item = texts->child; item; item = item->next)
+        if (!cJSON_IsString(item)) return fault_is(fault, "\"%s\" must hold only texts (strings)", list);
     if (!cJSON_IsNumber(gold) || gold->valuedouble != (double)gold->valueint || gold->valueint < 0 ||
         gold->valueint >= count)
         return fault_is(fault, "\"gold\" must be the number of the right entry of \"%s\", 0 to %d", list, count - 1);
@@ -288,7 +260,13 @@ static int parse_question(Task *t, TaskReader reader, const cJSON *line, char *f
         text[texts++] = text_of(t, reader, kind == TASK_CHOICES ? context->valuestring : item->valuestring, between,
                                 continuation->valuestring);
     }
-    if (t->is_core) divide_as_core(kind, text, texts);
+    int64_t common = t->is_core && kind != TASK_CONTINUATION ? in_common(text, texts, kind == TASK_CONTEXTS) : 0;
+    for (int i = 0; t->is_core && i < texts; i++) {
+        if (kind != TASK_CONTINUATION) text[i].scored = kind == TASK_CONTEXTS ? common : text[i].count - common;
+        /* the start token is not scored, because no token predicts it */
+        if (text[i].scored == text[i].count) text[i].scored--;
+        text[i].length = (double)text[i].scored;
+    }
     const cJSON *gold = json_member(line, "gold");
     int          taken = add_texts(t, reader, text, texts, gold ? gold->valueint : 0, fault);
     for (int i = 0; i < texts; i++) free(text[i].token);

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/io.h"
 #include "core/terminal.h"
@@ -116,21 +115,6 @@ static void diff_files(const char *a, const char *b) {
     diff_weights("moments", path_of("%s/optimizer.safetensors", a).text, path_of("%s/optimizer.safetensors", b).text);
 }
 
-static void diff_checkpoints(void) {
-    Manifest m[2], *a = &m[0], *b = &m[1];
-    for (int k = 0; k < 2; k++) {
-        char fault[MANIFEST_FAULT_BYTES] = "";
-        if (!inspect_read_manifest(side[k], &m[k], fault)) fail(EXIT_DATA, "%s: %s", side[k], fault);
-    }
-    diff_configs(a->config, b->config);
-    printf("step         %" PRId64 " | %" PRId64 "\n", a->step, b->step);
-    if (a->step == b->step && a->samples != b->samples)
-        printf("samples      %" PRId64 " | %" PRId64 "\n", a->samples, b->samples);
-    differs |= a->step != b->step || a->samples != b->samples;
-    diff_files(side[0], side[1]);
-    manifest_free(a), manifest_free(b);
-}
-
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
 /* Reads the next step of a log into *at, and its number into *last. Returns 0 if there is none. */
@@ -177,23 +161,11 @@ static void diff_steps(void) {
                fabs(end[0].loss - end[1].loss));
 }
 
-/* Returns the newest step of which both runs have a checkpoint, or -1. */
-static int64_t common_step(void) {
+static void diff_runs(void) {
+    cJSON      *config[2];
     StepFolder *list[2];
     int         count[2];
-    int64_t     step = -1;
-    for (int k = 0; k < 2; k++)
-        if ((count[k] = folders_list(path_of("%s/checkpoints", side[k]).text, &list[k])) < 0)
-            fail(EXIT_IO, "%s/checkpoints cannot be read: %s", side[k], io_error_text(count[k]));
-    for (int i = 0; i < count[0]; i++)
-        for (int k = 0; k < count[1]; k++)
-            if (list[0][i].step == list[1][k].step && list[0][i].step > step) step = list[0][i].step;
-    free(list[0]), free(list[1]);
-    return step;
-}
-
-static void diff_runs(void) {
-    cJSON *config[2];
+    int64_t     step = -1; /* newest step of which both runs have a checkpoint */
     for (int k = 0; k < 2; k++)
         if (!(config[k] = inspect_read_json(path_of("%s/config.json", side[k]).text)))
             fail(EXIT_DATA,
@@ -202,7 +174,13 @@ static void diff_runs(void) {
     diff_configs(config[0], config[1]);
     cJSON_Delete(config[0]), cJSON_Delete(config[1]);
     diff_steps();
-    int64_t step = common_step();
+    for (int k = 0; k < 2; k++)
+        if ((count[k] = folders_list(path_of("%s/checkpoints", side[k]).text, &list[k])) < 0)
+            fail(EXIT_IO, "%s/checkpoints cannot be read: %s", side[k], io_error_text(count[k]));
+    for (int i = 0; i < count[0]; i++)
+        for (int k = 0; k < count[1]; k++)
+            if (list[0][i].step == list[1][k].step && list[0][i].step > step) step = list[0][i].step;
+    free(list[0]), free(list[1]);
     if (step < 0) {
         printf("weights      no step of which both have a checkpoint\n");
         return;
@@ -242,8 +220,20 @@ static int verb_diff(int words, char **word) {
              "RUN/checkpoints/step_...",
              side[0], NAMES[kind[0]], side[1], NAMES[kind[1]]);
     if (kind[0] == PATH_RUN) diff_runs();
-    else if (kind[0] == PATH_CHECKPOINT) diff_checkpoints();
-    else if (kind[0] == PATH_WEIGHTS) diff_weights("weights", side[0], side[1]);
+    else if (kind[0] == PATH_CHECKPOINT) {
+        Manifest m[2], *a = &m[0], *b = &m[1];
+        for (int k = 0; k < 2; k++) {
+            char fault[MANIFEST_FAULT_BYTES] = "";
+            if (!inspect_read_manifest(side[k], &m[k], fault)) fail(EXIT_DATA, "%s: %s", side[k], fault);
+        }
+        diff_configs(a->config, b->config);
+        printf("step         %" PRId64 " | %" PRId64 "\n", a->step, b->step);
+        if (a->step == b->step && a->samples != b->samples)
+            printf("samples      %" PRId64 " | %" PRId64 "\n", a->samples, b->samples);
+        differs |= a->step != b->step || a->samples != b->samples;
+        diff_files(side[0], side[1]);
+        manifest_free(a), manifest_free(b);
+    } else if (kind[0] == PATH_WEIGHTS) diff_weights("weights", side[0], side[1]);
     else {
         cJSON *json[2]; /* the two configs, resolved like in a run: with presets, defaults and derived sizes */
         for (int k = 0; k < 2; k++) {

@@ -62,20 +62,6 @@ static int64_t count_in(const cJSON *config, const char *key, int64_t fallback) 
     return cJSON_IsNumber(n) && n->valuedouble >= 0 && n->valuedouble <= 0x1p53 ? (int64_t)n->valuedouble : fallback;
 }
 
-/* Reads the settings of the run from state.json of the checkpoint. They stay empty if the folder has only files of
- * Hugging Face. */
-static RunWords read_words(const char *checkpoint) {
-    RunWords w = {0};
-    char     fault[MANIFEST_FAULT_BYTES];
-    if (folder_manifest(checkpoint, &w.manifest, fault) != MANIFEST_GOOD) return w;
-    const cJSON *config = w.manifest.config, *val = config_value(config, "data.val");
-    w.val = cJSON_GetArraySize(val) > 0 ? val : NULL;
-    w.is_run = 1, w.masks = cJSON_IsTrue(config_value(config, "data.document_mask"));
-    w.seq_len = count_in(config, "batch.seq_len", 0);
-    w.tokens = count_in(config, "eval.tokens", DEFAULT_TOKENS);
-    return w;
-}
-
 /* --- data --------------------------------------------------------------------------------------------------------- */
 
 /* Opens the token shards of data=, or of the run if data= is not given. shards is 0 if there are none. */
@@ -247,8 +233,16 @@ static int verb_eval(int words, char **path) {
     asked.lock = verb_take_out("eval", "out", asked.out, NULL);
     StoredModel m = {.keys = asked.model};
     stored_find(&m, path[0]);
-    RunWords run = read_words(m.checkpoint);
-    int64_t  T = m.shape.n_positions; /* length of the sequences to score, at most that of the training run */
+    RunWords run = {0}; /* stays empty if the folder has only files of Hugging Face */
+    char     fault[MANIFEST_FAULT_BYTES];
+    if (folder_manifest(m.checkpoint, &run.manifest, fault) == MANIFEST_GOOD) {
+        const cJSON *config = run.manifest.config, *val = config_value(config, "data.val");
+        run.val = cJSON_GetArraySize(val) > 0 ? val : NULL;
+        run.is_run = 1, run.masks = cJSON_IsTrue(config_value(config, "data.document_mask"));
+        run.seq_len = count_in(config, "batch.seq_len", 0);
+        run.tokens = count_in(config, "eval.tokens", DEFAULT_TOKENS);
+    }
+    int64_t T = m.shape.n_positions; /* length of the sequences to score, at most that of the training run */
     if (run.seq_len > 0 && run.seq_len < T) T = run.seq_len;
     stored_open(&m, T, verb_is_of_ranks(verb_given), NULL);
     evaluate_all(&m, &run);

@@ -236,28 +236,26 @@ static void put_loading(FILE *out, const Export *e) {
     if (!e->has_tokenizer) fprintf(out, "\nThis folder has no tokenizer: the model takes token ids.\n");
 }
 
-static void put_value(FILE *out, const char *section, const cJSON *value) {
-    char shown[SHOWN_BYTES];
-    int  is_text = cJSON_IsString(value) && value->valuestring[0];
-    if (!is_text && !cJSON_IsNumber(value) && !cJSON_IsBool(value)) return;
-    fprintf(out, "| %s.", section);
-    put_text(out, value->string);
-    fprintf(out, " | ");
-    if (is_text) put_text(out, value->valuestring);
-    else if (cJSON_IsNumber(value)) fputs(number_text(number_value(value), shown), out);
-    else fputs(cJSON_IsTrue(value) ? "true" : "false", out);
-    fprintf(out, " |\n");
-}
-
 static void put_training(FILE *out, const Manifest *m) {
     static const char *const sections[] = {"model", "batch", "optimizer", "schedule"};
+    char shown[SHOWN_BYTES];
     fprintf(out, "\n## Training\n\n| | |\n|---|---|\n| steps | %" PRId64 " of %" PRId64 " |\n", m->step,
             size_in(m, "run.steps"));
     fprintf(out, "| tokens | %" PRId64 " |\n", m->tokens);
     fprintf(out, "| precision | %s |\n| ranks | %d |\n", m->precision, m->ranks);
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         const cJSON *value, *section = json_member(m->config, sections[i]);
-        cJSON_ArrayForEach(value, section) put_value(out, sections[i], value);
+        cJSON_ArrayForEach(value, section) {
+            int is_text = cJSON_IsString(value) && value->valuestring[0];
+            if (!is_text && !cJSON_IsNumber(value) && !cJSON_IsBool(value)) continue;
+            fprintf(out, "| %s.", sections[i]);
+            put_text(out, value->string);
+            fprintf(out, " | ");
+            if (is_text) put_text(out, value->valuestring);
+            else if (cJSON_IsNumber(value)) fputs(number_text(number_value(value), shown), out);
+            else fputs(cJSON_IsTrue(value) ? "true" : "false", out);
+            fprintf(out, " |\n");
+        }
     }
 }
 
@@ -397,18 +395,6 @@ static void make_folder(const Export *e, RunLock *lock) {
              bytes_text((double)e->bytes).text, bytes_text((double)room).text);
 }
 
-static void put_in_place(const Export *e) {
-    int error = io_fsync_dir(e->tmp.text);
-    if (!error) error = io_rename(e->tmp.text, e->out.text); /* also replaces an empty folder of that name */
-    if (error == -ENOTEMPTY || error == -EEXIST)
-        fail(EXIT_CONFIG, "export: %s is not empty any more: choose another out=", e->out.text);
-    if (error) fail(EXIT_IO, "export: cannot write %s: %s", e->out.text, io_error_text(error));
-    error = io_fsync_parent(e->out.text);
-    if (error)
-        warn("%s is written, but a power failure in the next seconds may lose it: %s", e->out.text,
-             io_error_text(error));
-}
-
 static int verb_export(int words, char **path) {
     Export e = {0};
     (void)words;
@@ -433,7 +419,15 @@ static int verb_export(int words, char **path) {
     write_card(&e);
     write_weights(&e);
     lock_keep(lock);
-    put_in_place(&e);
+    int error = io_fsync_dir(e.tmp.text);
+    if (!error) error = io_rename(e.tmp.text, e.out.text); /* also replaces an empty folder of that name */
+    if (error == -ENOTEMPTY || error == -EEXIST)
+        fail(EXIT_CONFIG, "export: %s is not empty any more: choose another out=", e.out.text);
+    if (error) fail(EXIT_IO, "export: cannot write %s: %s", e.out.text, io_error_text(error));
+    error = io_fsync_parent(e.out.text);
+    if (error)
+        warn("%s is written, but a power failure in the next seconds may lose it: %s", e.out.text,
+             io_error_text(error));
     lock_release(lock);
     print_plain(stdout, "exported  step %" PRId64 " of %s as %s\n", e.manifest.step, e.from, e.stored->word);
     print_plain(stdout, "written   %s: %s of weights in %d file%s, config.json, %s%sREADME.md\n", e.out.text,

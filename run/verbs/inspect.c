@@ -260,25 +260,6 @@ static cJSON *stats_json(const WeightsStats *s) {
     return object;
 }
 
-static void tell_tensor(Totals *t, const SafeTensor *tensor, const WeightsStats *s) {
-    char shape[200];
-    safetensors_shape(shape, sizeof shape, tensor);
-    if (t->list) {
-        cJSON *one = s ? stats_json(s) : cJSON_CreateObject();
-        cJSON_AddStringToObject(one, "name", tensor->name);
-        cJSON_AddStringToObject(one, "type", safetensors_type_name(tensor->type));
-        cJSON_AddStringToObject(one, "shape", shape);
-        cJSON_AddItemToArray(t->list, one);
-    }
-    int is_bad = s && (s->nans || s->infs) && t->named++ < BAD_NAMED;
-    if (s && (lists_tensors || is_bad))
-        report_row("%-42s %-14s %-4s norm %-11.5g %11.4g to %-11.4g %lld NaN, %lld Inf", tensor->name,
-                   shape, safetensors_type_name(tensor->type), weights_norm(s), s->least, s->most,
-                   (long long)s->nans, (long long)s->infs);
-    else if (lists_tensors)
-        report_row("%-42s %-14s %-4s", tensor->name, shape, safetensors_type_name(tensor->type));
-}
-
 static void tell_line(const char *key, const WeightsStats *s) {
     report_item(key, stats_json(s), "%lld values, norm %.6g, from %.4g to %.4g, %lld NaN, %lld Inf",
                 (long long)s->elems, weights_norm(s), s->least, s->most, (long long)s->nans, (long long)s->infs);
@@ -286,13 +267,27 @@ static void tell_line(const char *key, const WeightsStats *s) {
 
 static void add_file(Totals *t, const char *path) {
     WeightsFile w = weights_open(path);
+    char        shape[200];
     for (int i = 0; i < w.header.tensors; i++) {
         const SafeTensor *tensor = &w.header.tensor[i];
         WeightsStats      s = weights_stats_none();
         int               is_read = weights_has_values(tensor);
         if (is_read) s = weights_stats(&w, tensor), weights_stats_add(&t->all, &s);
         t->tensors++, t->silent += !is_read, t->of_type[tensor->type]++, t->parameters += weights_elems(tensor);
-        tell_tensor(t, tensor, is_read ? &s : NULL);
+        const char *type = safetensors_type_name(tensor->type);
+        safetensors_shape(shape, sizeof shape, tensor);
+        if (t->list) {
+            cJSON *one = is_read ? stats_json(&s) : cJSON_CreateObject();
+            cJSON_AddStringToObject(one, "name", tensor->name);
+            cJSON_AddStringToObject(one, "type", type);
+            cJSON_AddStringToObject(one, "shape", shape);
+            cJSON_AddItemToArray(t->list, one);
+        }
+        int is_bad = is_read && (s.nans || s.infs) && t->named++ < BAD_NAMED;
+        if (is_read && (lists_tensors || is_bad))
+            report_row("%-42s %-14s %-4s norm %-11.5g %11.4g to %-11.4g %lld NaN, %lld Inf", tensor->name, shape, type,
+                       weights_norm(&s), s.least, s.most, (long long)s.nans, (long long)s.infs);
+        else if (lists_tensors) report_row("%-42s %-14s %-4s", tensor->name, shape, type);
     }
     weights_close(&w);
 }
@@ -436,9 +431,18 @@ static void inspect_checkpoint(const char *folder) {
 
 /* --- run ---------------------------------------------------------------------------------------------------------- */
 
-static void tell_checkpoints(const char *folder) {
-    StepFolder *list = NULL;
+static void inspect_run(const char *folder) {
+    struct stat st;
+    Path        config = path_of("%s/config.json", folder), metrics = path_of("%s/metrics.jsonl", folder);
     Path        checkpoints = path_of("%s/checkpoints", folder);
+    cJSON      *json = inspect_read_json(config.text);
+    report_text("kind", "run");
+    if (!json)
+        fail(EXIT_DATA, "%s is not JSON: it is damaged, or another program wrote it; restore it from a copy",
+             config.text);
+    if (stat(metrics.text, &st) == 0) inspect_metrics(metrics.text);
+
+    StepFolder *list = NULL;
     int         count = folders_list(checkpoints.text, &list);
     cJSON      *steps = cJSON_CreateArray();
     char        names[128] = "";
@@ -460,18 +464,6 @@ static void tell_checkpoints(const char *folder) {
                    shell_word(path_of("%s/%s", checkpoints.text, list[0].name).text).text);
     }
     free(list);
-}
-
-static void inspect_run(const char *folder) {
-    struct stat st;
-    Path        config = path_of("%s/config.json", folder), metrics = path_of("%s/metrics.jsonl", folder);
-    cJSON      *json = inspect_read_json(config.text);
-    report_text("kind", "run");
-    if (!json)
-        fail(EXIT_DATA, "%s is not JSON: it is damaged, or another program wrote it; restore it from a copy",
-             config.text);
-    if (stat(metrics.text, &st) == 0) inspect_metrics(metrics.text);
-    tell_checkpoints(folder);
     inspect_config(json);
     cJSON_Delete(json);
 }
@@ -505,20 +497,6 @@ static void tell_tokenizer(const cJSON *json) {
     report_item("special", finite_json(special), "%d%s%s", special, names, special > 5 ? " ..." : "");
 }
 
-static void tell_index(const cJSON *json) {
-    const cJSON *map = json_member(json, "weight_map"), *item;
-    cJSON       *files = cJSON_CreateObject();
-    cJSON_ArrayForEach(item, map) if (cJSON_IsString(item) && !json_member(files, item->valuestring))
-        cJSON_AddTrueToObject(files, item->valuestring);
-    int count = cJSON_GetArraySize(files);
-    cJSON_Delete(files);
-    double bytes = number_value(json_member(json_member(json, "metadata"), "total_size"));
-    report_text("kind", "index of safetensors weights in several files");
-    report_count("tensors", cJSON_GetArraySize(map));
-    report_count("files", count);
-    if (!isnan(bytes)) report_item("total_bytes", finite_json(bytes), "%.0f", bytes);
-}
-
 /* Reports a vocab.json, which maps texts to ids. Returns 0 if a value is no number. */
 static int tell_vocabulary(const cJSON *json) {
     int64_t      entries = 0;
@@ -537,11 +515,21 @@ static int tell_vocabulary(const cJSON *json) {
 
 /* Reports a JSON file of any known kind. */
 static void inspect_json(const char *path, const cJSON *json) {
+    const cJSON *map = json_member(json, "weight_map"), *item;
     if (json_member(json, "format") && json_member(json, "run_id")) {
         const char *slash = strrchr(path, '/');
         inspect_checkpoint(slash ? path_of("%.*s", (int)(slash - path), path).text : ".");
-    } else if (json_member(json, "weight_map")) tell_index(json);
-    else if (json_member(json_member(json, "model"), "vocab")) tell_tokenizer(json);
+    } else if (map) {
+        cJSON *files = cJSON_CreateObject(); /* the names of the files, each once */
+        cJSON_ArrayForEach(item, map) if (cJSON_IsString(item) && !json_member(files, item->valuestring))
+            cJSON_AddTrueToObject(files, item->valuestring);
+        double bytes = number_value(json_member(json_member(json, "metadata"), "total_size"));
+        report_text("kind", "index of safetensors weights in several files");
+        report_count("tensors", cJSON_GetArraySize(map));
+        report_count("files", cJSON_GetArraySize(files));
+        if (!isnan(bytes)) report_item("total_bytes", finite_json(bytes), "%.0f", bytes);
+        cJSON_Delete(files);
+    } else if (json_member(json_member(json, "model"), "vocab")) tell_tokenizer(json);
     else if (json_member(json, "train_tokens") || json_member(json, "bytes_per_token")) {
         report_text("kind", "notes of tokenize on the shards beside it");
         tell_scalars(json);
@@ -567,14 +555,6 @@ typedef struct {
     size_t  given; /* number of bytes in `text`, at most SHARD_START_BYTES */
     int64_t bytes; /* bytes of the file */
 } Start;
-
-static Start read_start(const char *path) {
-    Start   s = {.bytes = io_file_bytes(path)};
-    int64_t rc = s.bytes < 0 ? s.bytes : io_read_start(path, SHARD_START_BYTES, &s.text);
-    if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)rc));
-    s.given = (size_t)rc;
-    return s;
-}
 
 /* Returns int32 number i of the start of a file, or 0 if it is too short. */
 static int32_t word_at(const Start *s, int i) {
@@ -704,22 +684,22 @@ static void inspect_lines(const char *path, const Start *start) {
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if a file looks like .safetensors: its header fits into the file and begins with a brace. */
-static int is_safetensors(const Start *s) {
-    uint64_t header = s->given >= 9 && s->text[8] == '{' ? little_endian(s->text, 8) : UINT64_MAX;
-    return header <= SAFETENSORS_HEADER_LIMIT && header <= (uint64_t)s->bytes - 8;
-}
-
 static void inspect_file(const char *path) {
-    Start          start = read_start(path);
+    Start   start = {.bytes = io_file_bytes(path)};
+    int64_t rc = start.bytes < 0 ? start.bytes : io_read_start(path, SHARD_START_BYTES, &start.text);
+    if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)rc));
+    start.given = (size_t)rc;
     const uint8_t *byte = (const uint8_t *)start.text;
     size_t         given = start.given;
     int32_t        magic = word_at(&start, 0);
     ShardHeader    header;
     char           fault[SHARD_FAULT_CHARS];
+    /* .safetensors: the bytes of its header, which fits into the file and begins with a brace */
+    uint64_t header_bytes = given >= 9 && byte[8] == '{' ? little_endian(start.text, 8) : UINT64_MAX;
+    int      is_weights = header_bytes <= SAFETENSORS_HEADER_LIMIT && header_bytes <= (uint64_t)start.bytes - 8;
     weights_set_check_json(path);
     if (has_ending(path, ".jsonl") && start.bytes > 0) inspect_lines(path, &start);
-    else if (is_safetensors(&start)) inspect_weights(path);
+    else if (is_weights) inspect_weights(path);
     else if (shard_is_index(byte, given)) { /* a Megatron index is inspected together with its tokens */
         Path bin = path_of("%.*sbin", (int)(strlen(path) - 3), path);
         if (has_ending(path, ".idx") && access(bin.text, R_OK) == 0) inspect_shard(bin.text);

@@ -49,31 +49,26 @@ static void print_stage(const Config *c, const Plan *p, int stage) {
            (double)one.device_bytes / 1048576.0);
 }
 
-/* Prints all pipeline stages if they are few, otherwise the first and the last ones. */
-static void print_stages(const Config *c, const Plan *p) {
-    int P = p->mesh.size[AXIS_STAGE];
-    printf("stages       %.0f %% of the time idle; below, stage %d, which takes the most memory\n",
-           100.0 * work_idle(P, p->parts, p->micro_steps), p->ranks.stage);
-    printf("  stage                       micro-batches kept   weights gradients optimizer activations     total\n");
-    for (int stage = 0; stage < P; stage++)
-        if (P <= 8 || stage < 4 || stage >= P - 4) print_stage(c, p, stage);
-    if (c->parallel.zero_stage == 3)
-        printf("warning: parallel.zero_stage = 3 gathers each block's weights for every micro-batch, %lld times a "
-               "step: "
-               "of what is sent, shard %.0f bytes; stage 2 sends less\n",
-               (long long)p->micro_steps, p->sent[AXIS_SHARD]);
-}
-
 static void print_grid(const Config *c, const Plan *p) {
     char text[MESH_TEXT];
-    int  devices = device_is_host() ? 0 : device_count();
+    int  devices = device_is_host() ? 0 : device_count(), P = p->mesh.size[AXIS_STAGE];
     printf("grid         %s\n", mesh_text(p->mesh, text));
     /* Names the axes of the grid whose neighbours would be on different hosts, if each host has as many devices as this
      * one. */
     if (devices > 0 && p->ranks.count > devices)
         printf("             across hosts of %d GPU%s: %s\n", devices, plural(devices),
                mesh_crossing(p->mesh, devices, text));
-    if (p->mesh.size[AXIS_STAGE] > 1) print_stages(c, p);
+    if (P == 1) return;
+    printf("stages       %.0f %% of the time idle; below, stage %d, which takes the most memory\n",
+           100.0 * work_idle(P, p->parts, p->micro_steps), p->ranks.stage);
+    printf("  stage                       micro-batches kept   weights gradients optimizer activations     total\n");
+    for (int stage = 0; stage < P; stage++) /* prints all stages if they are few, else the first and the last ones */
+        if (P <= 8 || stage < 4 || stage >= P - 4) print_stage(c, p, stage);
+    if (c->parallel.zero_stage == 3)
+        printf("warning: parallel.zero_stage = 3 gathers each block's weights for every micro-batch, %lld times a "
+               "step: "
+               "of what is sent, shard %.0f bytes; stage 2 sends less\n",
+               (long long)p->micro_steps, p->sent[AXIS_SHARD]);
 }
 
 static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {

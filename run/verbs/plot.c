@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/io.h"
-#include "core/json.h"
 #include "core/terminal.h"
 #include "run/config/config.h"
 #include "run/guard/lock.h"
@@ -234,9 +233,19 @@ static void draw_legend(const Plot *p) {
     fprintf(p->out, "</g>\n");
 }
 
-static void draw(const Plot *p) {
+/* Returns the picture, malloc'ed, with its length in *bytes. */
+static char *plot_svg(Plot *p, size_t *bytes) {
     static const char *const NAMES[] =
         {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours of training"};
+    char  *text = NULL;
+    double low = INFINITY, high = -INFINITY, end = 0, top = HEAD + ROW * p->runs;
+    for (int i = 0; i < p->runs; i++) {
+        widen(p, &p->run[i], &low, &high);
+        end = fmax(end, last_x(p, &p->run[i].log));
+    }
+    p->panel = (SvgPanel){LEFT, RIGHT, top, top + PANEL, 0, end > 0 ? end : 1, 0, 1};
+    svg_loss_range(&p->panel, low, high, TICKS);
+    p->out = memory_file_open(&text, bytes);
     svg_begin(p->out, WIDTH, (int)p->panel.bottom + FOOT);
     svg_clip(p->out, "panel", &p->panel);
     fprintf(p->out, "<text x=\"%d\" y=\"36\" font-size=\"20\" font-weight=\"700\" class=\"title\">", LEFT);
@@ -265,20 +274,6 @@ static void draw(const Plot *p) {
             fprintf(p->out, "</g>\n");
         }
     fprintf(p->out, "</g>\n");
-}
-
-/* Returns the picture, malloc'ed, with its length in *bytes. */
-static char *plot_svg(Plot *p, size_t *bytes) {
-    char  *text = NULL;
-    double low = INFINITY, high = -INFINITY, end = 0, top = HEAD + ROW * p->runs;
-    for (int i = 0; i < p->runs; i++) {
-        widen(p, &p->run[i], &low, &high);
-        end = fmax(end, last_x(p, &p->run[i].log));
-    }
-    p->panel = (SvgPanel){LEFT, RIGHT, top, top + PANEL, 0, end > 0 ? end : 1, 0, 1};
-    svg_loss_range(&p->panel, low, high, TICKS);
-    p->out = memory_file_open(&text, bytes);
-    draw(p);
     return svg_end(p->out, &text);
 }
 
@@ -296,19 +291,6 @@ static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoi
     fprintf(f, "\",%s,%lld,%lld", kind, (long long)p->step, (long long)p->tokens);
     for (int i = 0; i < 6; i++) fprintf(f, isfinite(values[i]) ? ",%.9g" : ",", values[i]);
     fputc('\n', f);
-}
-
-static char *csv_text(const Plot *p, size_t *bytes) {
-    char *text = NULL;
-    FILE *f = memory_file_open(&text, bytes);
-    fputs(TABLE_HEAD, f);
-    for (int r = 0; r < p->runs; r++) {
-        const RunLog *log = &p->run[r].log;
-        for (int64_t i = 0; i < log->trains; i++) put_point(f, log, "train", &log->train[i], p->run[r].smooth[i]);
-        for (int64_t i = 0; i < log->evals; i++) put_point(f, log, "eval", &log->eval[i], NAN);
-    }
-    fclose(f);
-    return text;
 }
 
 static int is_table(const char *start) { return strncmp(start, TABLE_HEAD, strlen(TABLE_HEAD)) == 0; }
@@ -352,7 +334,14 @@ static int verb_plot(int words, char **dir) {
     verb_put("plot", asked.out, out, text, bytes);
     free(text);
     if (asked.csv) {
-        text = csv_text(&p, &bytes);
+        FILE *f = memory_file_open(&text, &bytes);
+        fputs(TABLE_HEAD, f);
+        for (int r = 0; r < p.runs; r++) {
+            const RunLog *log = &run[r].log;
+            for (int64_t i = 0; i < log->trains; i++) put_point(f, log, "train", &log->train[i], run[r].smooth[i]);
+            for (int64_t i = 0; i < log->evals; i++) put_point(f, log, "eval", &log->eval[i], NAN);
+        }
+        fclose(f);
         verb_put("plot", asked.csv, csv, text, bytes);
         free(text);
     }

@@ -84,9 +84,30 @@ static void read_config(Serving *s, int words, char **word) {
     s->listen = listen_at ? listen_at : outer_server(s->config.outer.server, s->part, s->entry);
 }
 
-/* Loads the weights of the newest checkpoint. Without one, loads those of model.init_from, or makes new ones. */
-static void load_weights(Serving *s) {
+/* Makes the world of one process without a GPU. */
+static void begin_alone(Serving *s) {
+    World *w = world_join((Launch){.size = 1});
+    s->comm = world_all(w);
+    device_open(DEVICE_NONE, world_threads(w));
+    signals_keep_to_main();
+}
+
+/* Opens the data and the run folder. Loads the weights of the newest checkpoint. Without one, loads those of
+ * model.init_from, or makes new ones. */
+static void open_run(Serving *s) {
     const Config *c = &s->config;
+    run_folder_check(c);
+    s->tokenizer = run_tokenizer(c);
+    run_documents(c, &s->tokenizer);
+    s->train = dataset_open("data.train", c->data.train.item, c->data.train.share, c->data.train.count,
+                            c->batch.seq_len, c->model.shape.vocab_size);
+    s->train.tokenizer = tokenizer_fingerprint(&s->tokenizer);
+    checkpoint_precheck_source(&s->config, &s->tokenizer);
+    begin_alone(s);
+    s->lock = lock_run_folder(c->run.dir, s->comm, NULL, LOCK_BEAT_MS);
+    checkpoint_precheck(c);
+    s->weights = serve_weights_create(c, 0);
+    s->stream = stream_create(0);
     s->checkpoint = (CheckpointState){
         .config = c, .best_step = -1, .comm = s->comm, .optimizer = &s->weights.optimizer, .stream = &s->stream,
         .train = &s->train, .tokenizer = &s->tokenizer, .lock = s->lock, .precision = "fp32",
@@ -102,31 +123,6 @@ static void load_weights(Serving *s) {
              c->run.dir, (long long)s->resumed.step, (long long)c->outer.every);
 }
 
-/* Makes the world of one process without a GPU. */
-static void begin_alone(Serving *s) {
-    World *w = world_join((Launch){.size = 1});
-    s->comm = world_all(w);
-    device_open(DEVICE_NONE, world_threads(w));
-    signals_keep_to_main();
-}
-
-static void open_run(Serving *s) {
-    const Config *c = &s->config;
-    run_folder_check(c);
-    s->tokenizer = run_tokenizer(c);
-    run_documents(c, &s->tokenizer);
-    s->train = dataset_open("data.train", c->data.train.item, c->data.train.share, c->data.train.count,
-                            c->batch.seq_len, c->model.shape.vocab_size);
-    s->train.tokenizer = tokenizer_fingerprint(&s->tokenizer);
-    checkpoint_precheck_source(&s->config, &s->tokenizer);
-    begin_alone(s);
-    s->lock = lock_run_folder(c->run.dir, s->comm, NULL, LOCK_BEAT_MS);
-    checkpoint_precheck(c);
-    s->weights = serve_weights_create(c, 0);
-    s->stream = stream_create(0);
-    load_weights(s);
-}
-
 static void open_server(Serving *s) {
     const Config *c = &s->config;
     s->requests = requests_start(s->comm, c->run.dir, c->run.max_minutes, clock_ms(),
@@ -135,21 +131,6 @@ static void open_server(Serving *s) {
         .config = c, .train = &s->train, .weights = &s->weights.optimizer, .shards = s->weights.shards,
         .parts = s->parts, .listen = s->listen, .step = s->resumed.step, .tokens = s->state.start.tokens,
         .samples = s->state.start.samples, .note = progress_note});
-}
-
-static void begin(Serving *s) {
-    const Config *c = &s->config;
-    lock_sign(s->lock);
-    checkpoint_make_room(&s->checkpoint);
-    s->saver = saver_create(&s->checkpoint);
-    run_folder_keep_log(c);
-    run_folder_keep_config(c);
-    s->metrics = metrics_open(c->run.dir, s->resumed.step,
-                              (MetricsAbout){NAN, program_commit(), s->weights.shards->layout.elems,
-                                             c->log.tensorboard});
-    if (s->resumed.ranks > 0) metrics_event(s->metrics, "resume", s->resumed.step, (Metric[]){{"ranks", 1}}, 1);
-    s->checkpoint.log = metrics_path(s->metrics), s->checkpoint.log_fd = metrics_fd(s->metrics);
-    open_server(s);
 }
 
 static void end(Serving *s) {
@@ -284,29 +265,40 @@ static int serve_part(Serving *s) {
 }
 
 static int verb_serve(int words, char **word) {
-    Serving serving = {.parts = 1}, *s = &serving;
-    char    address[CHANNEL_PEER_BYTES];
+    Serving       serving = {.parts = 1}, *s = &serving;
+    const Config *c = &s->config;
+    char          address[CHANNEL_PEER_BYTES];
     signals_install();
     signals_answer((Launch){.size = 1});
     read_config(s, words, word);
     if (s->part > 0) return serve_part(s);
     open_run(s);
-    int64_t steps = s->config.run.steps;
+    int64_t steps = c->run.steps;
     if (s->resumed.step >= steps) {
         serve_finished(s);
         end(s);
         return EXIT_DONE;
     }
-    begin(s);
+
+    lock_sign(s->lock);
+    checkpoint_make_room(&s->checkpoint);
+    s->saver = saver_create(&s->checkpoint);
+    run_folder_keep_log(c);
+    run_folder_keep_config(c);
+    MetricsAbout about = {NAN, program_commit(), s->weights.shards->layout.elems, c->log.tensorboard};
+    s->metrics = metrics_open(c->run.dir, s->resumed.step, about);
+    if (s->resumed.ranks > 0) metrics_event(s->metrics, "resume", s->resumed.step, (Metric[]){{"ranks", 1}}, 1);
+    s->checkpoint.log = metrics_path(s->metrics), s->checkpoint.log_fd = metrics_fd(s->metrics);
+    open_server(s);
     server_address(s->server, address);
-    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory", s->config.run.dir,
-                  address, (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every,
-                  bytes_text((double)serve_bytes(&s->config, 0).all).text);
+    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory", c->run.dir, address,
+                  (long long)s->resumed.step, (long long)steps, (long long)c->outer.every,
+                  bytes_text((double)serve_bytes(c, 0).all).text);
     serve_rounds(s);
     save(s);
     report_saved(s, saver_finish_last(s->saver));
     int    is_done = server_is_done(s->server);
-    double minutes = s->config.outer.linger_minutes;
+    double minutes = c->outer.linger_minutes;
     metrics_draw(s->metrics);
     if (is_done && minutes > 0)
         progress_note("saved step %lld, the last: training jobs that end late are answered for %g minutes "

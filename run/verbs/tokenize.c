@@ -24,7 +24,6 @@
 #include "data/tokenizer.h"
 #include "data/shard.h"
 #include "data/tokens_json.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/lock.h"
 #include "run/guard/requests.h"
 #include "run/verbs/verbs.h"
@@ -81,17 +80,6 @@ static const VerbKey TOKENIZE_KEYS[] = {
      .most = INT32_MAX},
     {.name = NULL},
 };
-
-/* Checks the keys, and opens the tokenizer. */
-static void check_keys(void) {
-    size_t length = strlen(job.out_key);
-    while (length > 1 && job.out_key[length - 1] == '/') length--;
-    job.out = path_of("%.*s", (int)length, job.out_key);
-    job.tmp = path_of("%s/tokenize.tmp", job.out.text);
-    job.tokenizer = job.tokenizer_path ? tokenizer_create(job.tokenizer_path, BPE_MOST_IDS) : tokenizer_create("", 256);
-    if (job.tokenizer.kind == TOKENIZER_BPE && job.eot != EOT_NONE && job.tokenizer.file.end_of_text < 0)
-        fail(EXIT_CONFIG, "tokenize: %s has no <|endoftext|> to put between texts: give eot=none", job.tokenizer_path);
-}
 
 /* Refuses an out= folder that has another tokenizer, because new tokens would silently be read as other text. */
 static void refuse_other_tokenizer(void) {
@@ -520,7 +508,13 @@ static void print_split(const Shards *s) {
 
 static int verb_tokenize(int texts, char **text) {
     job.names = texts, job.name = text;
-    check_keys();
+    size_t length = strlen(job.out_key);
+    while (length > 1 && job.out_key[length - 1] == '/') length--;
+    job.out = path_of("%.*s", (int)length, job.out_key);
+    job.tmp = path_of("%s/tokenize.tmp", job.out.text);
+    job.tokenizer = job.tokenizer_path ? tokenizer_create(job.tokenizer_path, BPE_MOST_IDS) : tokenizer_create("", 256);
+    if (job.tokenizer.kind == TOKENIZER_BPE && job.eot != EOT_NONE && job.tokenizer.file.end_of_text < 0)
+        fail(EXIT_CONFIG, "tokenize: %s has no <|endoftext|> to put between texts: give eot=none", job.tokenizer_path);
     job.lock = lock_output("tokenize", "out", job.out.text, LOCK_INTO);
     int64_t earlier = refuse_others_files();
     refuse_other_tokenizer();

@@ -14,7 +14,6 @@
 #include "data/bpe.h"
 #include "data/documents.h"
 #include "data/tokenizer.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/lock.h"
 #include "run/verbs/verbs.h"
 

@@ -144,10 +144,10 @@ static void take_value(const char *verb, const VerbKey *k, const char *text) {
 
 const char *verb_given[MOST_KEYS + 1];
 
-/* Reads the keys in argv[1] to argv[argc - 1], and moves the other words to the front. Returns their number. A key of
- * the config may be given twice, and the last value counts, so that scripts can append the keys of the user to their
- * own. A key of the verb that is given twice is refused. */
-static int read_keys(const Verb *verb, int argc, char **argv) {
+/* Moves the words that are no keys of the verb to the front of argv. A key of the config may be given twice, and the
+ * last value counts, so that scripts can append the keys of the user to their own. A key of the verb that is given
+ * twice is refused. */
+int verb_run(const Verb *verb, int argc, char **argv) {
     const VerbKey *keys = verb->keys;
     const char    *word[MOST_KEYS] = {NULL}; /* [row] first word of argv that sets the key of the row; NULL: none */
     int            words = 0, given = 0, row;
@@ -179,11 +179,6 @@ static int read_keys(const Verb *verb, int argc, char **argv) {
         if (!word[row] && !keys[row].fallback && !keys[row].unset)
             misused(verb, "%s= is missing: %s; as in %s=%s", keys[row].name, keys[row].help, keys[row].name,
                     keys[row].example);
-    return words;
-}
-
-int verb_run(const Verb *verb, int argc, char **argv) {
-    int words = read_keys(verb, argc, argv);
     return verb->main(words, argv + 1);
 }
 

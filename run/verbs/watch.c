@@ -16,7 +16,6 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/io.h"
-#include "core/json.h"
 #include "core/terminal.h"
 #include "run/config/config.h"
 #include "run/guard/lock.h"
@@ -68,41 +67,34 @@ static void begin_log(WatchRun *w) {
     w->seen = w->at = 0;
 }
 
-static void keep(WatchRun *w, const MetricsLine *l) {
-    if (l->kind == LINE_EVAL) {
-        w->eval = *l;
-        curve_eval(&w->curve, l->step, l->loss);
-    /* in the log of a server (`train_gpt serve`) the lines are rounds (LINE_OUTER) */
-    } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) {
-        int64_t before = w->last.step > 0 ? w->last.step : 0;
-        double  steps = l->kind == LINE_OUTER ? (double)(l->step - before) : 1;
-        w->last = *l;
-        w->recent_ms[w->seen++ % WATCH_RECENT] = l->ms / steps;
-        curve_train(&w->curve, (CurveStep){l->step, l->tokens, l->loss, l->lr, l->grad_norm});
-    }
-}
-
-/* Returns 1 if the log still has the bytes that were read last. A resume or a rollback cuts the log. */
-static int is_as_before(const WatchRun *w, FILE *f) {
-    char    now[WATCH_TAIL];
-    int64_t bytes = w->at < WATCH_TAIL ? w->at : WATCH_TAIL;
-    return fseeko(f, w->at - bytes, SEEK_SET) == 0 && fread(now, 1, (size_t)bytes, f) == (size_t)bytes &&
-           memcmp(now, w->tail, (size_t)bytes) == 0;
-}
-
 static void read_log(WatchRun *w) {
-    MetricsLine line;
+    MetricsLine l;
     Path        path = path_of("%s/metrics.jsonl", w->dir);
     FILE       *f = io_open_stream(path.text, IO_READ);
+    char        now[WATCH_TAIL];
+    int64_t     bytes = w->at < WATCH_TAIL ? w->at : WATCH_TAIL;
     if (!f) io_expect_file(path.text, -errno);
-    if (!f || !is_as_before(w, f)) begin_log(w);
+    /* A resume or a rollback cuts the log. Then it no longer has the bytes that were read last. */
+    int is_as_before = f && fseeko(f, w->at - bytes, SEEK_SET) == 0 &&
+                       fread(now, 1, (size_t)bytes, f) == (size_t)bytes && memcmp(now, w->tail, (size_t)bytes) == 0;
+    if (!is_as_before) begin_log(w);
     if (!f) return;
     fseeko(f, w->at, SEEK_SET);
-    while (metrics_line_next(f, &line) != LINE_OTHER) {
-        keep(w, &line);
+    while (metrics_line_next(f, &l) != LINE_OTHER) {
+        if (l.kind == LINE_EVAL) {
+            w->eval = l;
+            curve_eval(&w->curve, l.step, l.loss);
+        /* in the log of a server (`train_gpt serve`) the lines are rounds (LINE_OUTER) */
+        } else if ((l.kind == LINE_TRAIN || l.kind == LINE_OUTER) && l.step > w->last.step) {
+            int64_t before = w->last.step > 0 ? w->last.step : 0;
+            double  steps = l.kind == LINE_OUTER ? (double)(l.step - before) : 1;
+            w->last = l;
+            w->recent_ms[w->seen++ % WATCH_RECENT] = l.ms / steps;
+            curve_train(&w->curve, (CurveStep){l.step, l.tokens, l.loss, l.lr, l.grad_norm});
+        }
         w->at = ftello(f);
     }
-    int64_t bytes = w->at < WATCH_TAIL ? w->at : WATCH_TAIL;
+    bytes = w->at < WATCH_TAIL ? w->at : WATCH_TAIL;
     if (fseeko(f, w->at - bytes, SEEK_SET) != 0 || fread(w->tail, 1, (size_t)bytes, f) != (size_t)bytes) begin_log(w);
     fclose(f);
 }
@@ -278,37 +270,29 @@ static void put_numbers(FILE *out, const WatchRun *w, double now) {
 
 /* --- the curve ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the mean loss in column x of n columns of a curve, or NaN if the column has no loss. */
-static double mean_at(const Curve *c, int x, int n) {
-    int    first = (int)((int64_t)c->slots * x / n), end = (int)((int64_t)c->slots * (x + 1) / n);
-    double sum = 0, count = 0;
-    for (int i = first; i < (end > first ? end : first + 1) && i < c->slots; i++)
-        sum += c->slot[i].sum, count += (double)c->slot[i].finite;
-    return count > 0 ? sum / count : NAN;
-}
-
-/* Finds the range of losses to show. Leaves out the first twentieth of the columns, in which the loss falls too fast
- * for few rows. Returns 0 if there is no loss. */
-static int range_of(const double *value, int n, double *low, double *high) {
-    *low = INFINITY, *high = -INFINITY;
-    for (int x = n >= 20 ? n / 20 : 0; x < n; x++)
-        if (isfinite(value[x])) *low = fmin(*low, value[x]), *high = fmax(*high, value[x]);
-    if (!(*low <= *high)) return 0;
-    if (*high - *low < 1e-6 * fmax(1, fabs(*high))) *high = *low + 1e-6 * fmax(1, fabs(*high));
-    return 1;
-}
-
 /* Bits of the braille dots. A character has two columns of four dots. */
 static const unsigned char DOTS[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
 
 static void put_curve(FILE *out, const Curve *c) {
     enum { WIDEST = 2 * MOST_COLUMNS };
-    double        value[WIDEST], low, high;
+    double        value[WIDEST], low = INFINITY, high = -INFINITY; /* value: mean loss of a column, or NaN */
     unsigned char cell[MOST_ROWS][MOST_COLUMNS] = {{0}};
     int           cells = screen.columns - MARGIN - 2, n = 2 * cells, last = -1;
     if (screen.rows == 0 || c->slots < 2) return;
-    for (int x = 0; x < n; x++) value[x] = mean_at(c, x, n);
-    if (!range_of(value, n, &low, &high)) return;
+    for (int x = 0; x < n; x++) {
+        int    first = (int)((int64_t)c->slots * x / n), end = (int)((int64_t)c->slots * (x + 1) / n);
+        double sum = 0, count = 0;
+        for (int i = first; i < (end > first ? end : first + 1) && i < c->slots; i++)
+            sum += c->slot[i].sum, count += (double)c->slot[i].finite;
+        value[x] = count > 0 ? sum / count : NAN;
+    }
+    /* The range of losses to show. It leaves out the first twentieth of the columns, in which the loss falls too fast
+     * for few rows. */
+    for (int x = n >= 20 ? n / 20 : 0; x < n; x++)
+        if (isfinite(value[x])) low = fmin(low, value[x]), high = fmax(high, value[x]);
+    if (!(low <= high)) return;
+    if (high - low < 1e-6 * fmax(1, fabs(high))) high = low + 1e-6 * fmax(1, fabs(high));
+
     for (int x = 0; x < n; x++) {
         int y = isfinite(value[x]) ? (int)lround((4 * screen.rows - 1) * (high - value[x]) / (high - low)) : -1;
         int above = y < 0; /* 1 if there is no loss, or a loss above the picture */
