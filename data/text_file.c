@@ -106,29 +106,22 @@ static void use(Unpack *u, size_t bytes) { u->at += bytes, u->used += (int64_t)b
 
 /* --- packed: gzip ------------------------------------------------------------------------------------------------- */
 
-/* Begins the next member of a gzip file. Returns 1, 0 if the file has no more members, or minus an exit code. */
-static int64_t begin_gzip(Unpack *u, char *fault) {
-    int64_t n = refill(u, 2, fault);
-    if (n < 0) return n;
-    if (n == 0 && u->member > 0) return 0;
-    if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
-        return -FAULT(EXIT_DATA, "has bytes after gzip member %d, from byte %lld on, that are not gzip: it "
-                      "is damaged, or something was appended; copy or download it again ($ gzip -dc < PACKED > NEW "
-                      "keeps what is before them)", u->member, (long long)u->used);
-    u->member++;
-    if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text; free memory on "
-                                                              "this host");
-    u->is_between = 0;
-    return 1;
-}
-
 static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
     u->gzip.next_out = (Bytef *)data, u->gzip.avail_out = (uInt)bytes;
     for (;;) {
-        int64_t n = u->is_between ? begin_gzip(u, fault) : 1;
+        int64_t n = refill(u, u->is_between ? 2 : 1, fault);
         if (n < 0) return n;
-        if (n == 0) return u->is_done = 1, 0;
-        if ((n = refill(u, 1, fault)) < 0) return n;
+        if (u->is_between) { /* the next member begins, or the file ends */
+            if (n == 0 && u->member > 0) return u->is_done = 1, 0;
+            if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
+                return -FAULT(EXIT_DATA, "has bytes after gzip member %d, from byte %lld on, that are not gzip: it "
+                              "is damaged, or something was appended; copy or download it again ($ gzip -dc < PACKED "
+                              "> NEW keeps what is before them)", u->member, (long long)u->used);
+            u->member++;
+            if (u->member > 1 && inflateReset(&u->gzip) != Z_OK)
+                fail(EXIT_MEMORY, "no memory to unpack a text; free memory on this host");
+            u->is_between = 0;
+        }
         u->gzip.next_in = (Bytef *)u->in + u->at, u->gzip.avail_in = (uInt)(u->end - u->at);
         int status = inflate(&u->gzip, Z_NO_FLUSH);
         use(u, u->end - u->at - u->gzip.avail_in);

@@ -12,22 +12,17 @@
 #include "core/io.h"
 #include "data/tokens_json.h"
 
-/* Returns 1 if the tokenizer in a file only turns bytes into ids: its vocabulary is the 256 bytes, each with its own
- * value as id, and it changes text in no other way. */
-static int is_of_bytes(const BpeFile *f) {
-    const Bpe *b = f->bpe;
-    size_t     bytes;
-    if (f->normal_forms > 0 || f->begins > 0 || split_removes(f->split)) return 0;
-    for (int32_t id = 0; id < 256; id++) {
-        const char *text = bpe_bytes(b, id, &bytes);
-        if (!text || bytes != 1 || (unsigned char)*text != id) return 0;
-    }
-    return bpe_ids(b) == 256;
-}
-
-/* Makes a tokenizer from what was read of its file. The tokenizer owns `file` from now on. */
+/* Makes a tokenizer from what was read of its file. The tokenizer owns `file` from now on. If the vocabulary is the 256
+ * bytes, each with its own value as id, and the file changes text in no other way, the tokenizer only turns bytes into
+ * ids. */
 static Tokenizer of_file(BpeFile file, int64_t vocab_size) {
-    if (!is_of_bytes(&file)) return (Tokenizer){TOKENIZER_BPE, vocab_size, file};
+    int is_bytes = file.normal_forms == 0 && file.begins == 0 && !split_removes(file.split) && bpe_ids(file.bpe) == 256;
+    for (int32_t id = 0; is_bytes && id < 256; id++) {
+        size_t      bytes;
+        const char *text = bpe_bytes(file.bpe, id, &bytes);
+        is_bytes = text && bytes == 1 && (unsigned char)*text == id;
+    }
+    if (!is_bytes) return (Tokenizer){TOKENIZER_BPE, vocab_size, file};
     bpe_file_free(&file);
     return (Tokenizer){.kind = TOKENIZER_BYTES, .vocab_size = 256};
 }
@@ -160,21 +155,15 @@ static int64_t ids_of(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->kind == TOKENIZER_BYTES ? 256 : 0;
 }
 
-/* Returns the first id whose text differs between the two tokenizers, or -1 if there is none. */
-static int32_t other_text(const Tokenizer *a, const Tokenizer *b) {
-    for (int32_t id = 0; id < 256 || id < ids_of(a) || id < ids_of(b); id++) {
-        size_t      n = 0, m = 0;
-        char        x, y;
-        const char *in_a = bytes_of(a, id, &x, &n), *in_b = bytes_of(b, id, &y, &m);
-        if (!in_a != !in_b || n != m || (in_a && memcmp(in_a, in_b, n) != 0)) return id;
-    }
-    return -1;
-}
-
 int tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]) {
     if (a->kind == TOKENIZER_IDS || b->kind == TOKENIZER_IDS) return 0;
-    int32_t id = other_text(a, b);
-    if (id >= 0) return snprintf(why, TOKENIZER_WHY_CHARS, "from id %d on they differ", id), 1;
+    for (int32_t id = 0; id < 256 || id < ids_of(a) || id < ids_of(b); id++) {
+        size_t      n = 0, m = 0;
+        char        byte, other_byte;
+        const char *text = bytes_of(a, id, &byte, &n), *other = bytes_of(b, id, &other_byte, &m);
+        if (!text != !other || n != m || (text && memcmp(text, other, n) != 0))
+            return snprintf(why, TOKENIZER_WHY_CHARS, "from id %d on they differ", id), 1;
+    }
     Print       x = print_of(a), y = print_of(b);
     const char *what = x.added != y.added     ? "their added tokens differ"
                        : x.merges != y.merges ? "their merges differ"
@@ -214,13 +203,6 @@ static void refuse_other_notes(const char *file, const char *other) {
          (long long)theirs, others);
 }
 
-/* Returns 1 if the tokens.json of each file says that its tokens are bytes (256 ids). */
-static int are_noted_bytes(const char *const *file, int64_t files) {
-    for (int64_t i = 0; i < files; i++)
-        if ((i == 0 || !tokens_json_is_same(file[i - 1], file[i])) && tokens_json_vocab_size(file[i]) != 256) return 0;
-    return files > 0;
-}
-
 /* Files of one folder are checked once, if they are adjacent in the list. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size) {
     char        beside[4200], name[4300];
@@ -232,7 +214,11 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
         is_beside = tokenizer_beside(file[i], beside, sizeof beside);
     if (is_beside) path = beside;
     Tokenizer t = tokenizer_create(path, vocab_size);
-    if (t.kind == TOKENIZER_IDS && vocab_size > 256 && are_noted_bytes(file, files)) t.kind = TOKENIZER_BYTES;
+    /* 1 if the tokens are bytes, because the tokens.json of each file gives 256 ids */
+    int are_bytes = t.kind == TOKENIZER_IDS && vocab_size > 256 && files > 0;
+    for (int64_t i = 0; are_bytes && i < files; i++)
+        if (i == 0 || !tokens_json_is_same(file[i - 1], file[i])) are_bytes = tokens_json_vocab_size(file[i]) == 256;
+    if (are_bytes) t.kind = TOKENIZER_BYTES;
     snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *path ? "" : "a vocabulary of bytes", path);
     for (int64_t i = 0, noted = -1; i < files; i++) {
         if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;
