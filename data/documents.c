@@ -228,18 +228,6 @@ static int64_t read_next(OpenSource *r, char *data, size_t bytes) {
     return (int64_t)n;
 }
 
-/* Reads the next bytes of the text and appends them to r->held. Returns how many, 0 at the end, or minus an exit
- * code. */
-static int64_t hold_next(OpenSource *r) {
-    if (r->room - r->helds < CHUNK_BYTES) {
-        r->room = 2 * r->room + CHUNK_BYTES;
-        r->held = xrealloc(r->held, r->room, "a line of text");
-    }
-    int64_t n = read_further(r, r->held + r->helds, CHUNK_BYTES);
-    if (n > 0) r->helds += (size_t)n;
-    return n;
-}
-
 static void close_source(OpenSource *r) {
     text_file_close(r->file);
     free(r->held);
@@ -281,8 +269,15 @@ static int look_at_first_line(OpenSource *s, FirstLine *line) {
     int     has_cr = 0;
     int64_t n = 1;
     for (;; end++) {
-        if (end == s->helds && n > 0) n = hold_next(s);
-        if (n < 0) return (int)-n;
+        if (end == s->helds && n > 0) {
+            if (s->room - s->helds < CHUNK_BYTES) {
+                s->room = 2 * s->room + CHUNK_BYTES;
+                s->held = xrealloc(s->held, s->room, "a line of text");
+            }
+            n = read_further(s, s->held + s->helds, CHUNK_BYTES);
+            if (n < 0) return (int)-n;
+            s->helds += (size_t)n;
+        }
         int is_end = end == s->helds;
         if (first == end && !is_end && strchr(" \t\r\n", s->held[end]) && s->held[end]) {
             first++;
@@ -488,17 +483,6 @@ static const char *reason_of(const Source *s, const char *path, char out[NAME_CH
     return out;
 }
 
-/* Returns 1 for a plain file whose size is 0 but which gives bytes, as the files of /proc do. Such a file is read like
- * a pipe. */
-static int hides_bytes(const char *path, const struct stat *st) {
-    char byte;
-    if (!S_ISREG(st->st_mode) || st->st_size > 0) return 0;
-    int     fd = io_open(path, IO_READ);
-    ssize_t n = fd < 0 ? 0 : read(fd, &byte, 1);
-    if (fd >= 0) io_close(fd);
-    return n > 0;
-}
-
 static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name), free(s->note); }
 
 /* Returns 1 for the names that editors and downloads give to unfinished files and spare copies. */
@@ -520,6 +504,13 @@ static int add_file(Documents *d, const char *path, const char *typed, const str
     if (!is_named && !is_plain) return leave_out(d, path, "a pipe, a socket or a device", PACKED_NOT);
     if ((S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) && !is_standard)
         return refuse(d, EXIT_DATA, typed, " is a device, not a file of text: name a file, or - for standard input");
+    int is_pipe = !is_plain;
+    if (is_plain && st->st_size == 0) { /* a file that gives bytes all the same, as those of /proc do, is like a pipe */
+        char byte;
+        int  fd = io_open(path, IO_READ);
+        is_pipe = fd >= 0 && read(fd, &byte, 1) > 0;
+        if (fd >= 0) io_close(fd);
+    }
     Source *s = list_add(&d->read, (Source){.path = xstrdup(path, NAMES),
                                             .typed = xstrdup(typed, NAMES),
                                             .name = shown_name(typed),
@@ -527,11 +518,11 @@ static int add_file(Documents *d, const char *path, const char *typed, const str
                                             .inode = st->st_ino,
                                             .is_named = is_named,
                                             .is_unnamed = !is_plain || is_standard,
-                                            .is_pipe = !is_plain || hides_bytes(path, st),
+                                            .is_pipe = is_pipe,
                                             .due_documents = -1,
                                             .due_bytes = -1});
-    s->plain_bytes = s->is_pipe ? -1 : (int64_t)st->st_size;
-    int exit_code = s->is_pipe ? 0 : look_into(d, s, &reason);
+    s->plain_bytes = is_pipe ? -1 : (int64_t)st->st_size;
+    int exit_code = is_pipe ? 0 : look_into(d, s, &reason);
     if (!reason) return exit_code;
     leave_out(d, path, reason, s->packing);
     free_source(&d->read.source[--d->read.count]);

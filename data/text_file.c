@@ -264,25 +264,23 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
     return -FAULT(EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
 }
 
-static int64_t open_xz(Unpack *u, char *fault) {
-    struct archive_entry *entry;
-    u->xz = archive_read_new();
-    if (!u->xz) fail(EXIT_MEMORY, "no memory to unpack a text; free memory on this host");
-    archive_read_support_filter_xz(u->xz);
-    archive_read_support_format_raw(u->xz);
-    archive_read_support_format_empty(u->xz);
-    u->member = 1;
-    int status = archive_read_open(u->xz, u, NULL, next_xz, NULL);
-    if (status == ARCHIVE_OK) status = archive_read_next_header(u->xz, &entry);
-    if (status != ARCHIVE_OK && status != ARCHIVE_EOF) return xz_fault(u, fault);
-    if (archive_filter_count(u->xz) > 2)
-        return -FAULT(EXIT_DATA, "is packed twice: $ xz -dc < PACKED > NEW unpacks it once");
-    return status == ARCHIVE_EOF ? 0 : 1;
-}
-
 static int64_t read_xz(Unpack *u, char *data, size_t bytes, char *fault) {
-    int64_t is_open = u->xz ? 1 : open_xz(u, fault);
-    if (is_open <= 0) return u->is_done = 1, is_open;
+    if (!u->xz) {
+        struct archive_entry *entry;
+        u->xz = archive_read_new();
+        if (!u->xz) fail(EXIT_MEMORY, "no memory to unpack a text; free memory on this host");
+        archive_read_support_filter_xz(u->xz);
+        archive_read_support_format_raw(u->xz);
+        archive_read_support_format_empty(u->xz);
+        u->member = 1;
+        int status = archive_read_open(u->xz, u, NULL, next_xz, NULL);
+        if (status == ARCHIVE_OK) status = archive_read_next_header(u->xz, &entry);
+        u->is_done = status != ARCHIVE_OK;
+        if (u->is_done && status != ARCHIVE_EOF) return xz_fault(u, fault);
+        if (archive_filter_count(u->xz) > 2)
+            return u->is_done = 1, -FAULT(EXIT_DATA, "is packed twice: $ xz -dc < PACKED > NEW unpacks it once");
+        if (u->is_done) return 0;
+    }
     la_ssize_t n;
     do n = archive_read_data(u->xz, data, bytes);
     while (n == ARCHIVE_RETRY);

@@ -190,22 +190,9 @@ void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *fi
          name, (long long)ids_of(t), path, (long long)ids, cure);
 }
 
-/* Refuses two data files that were made with different tokenizers, for data without the files of a tokenizer. The sign
- * is that the tokens.json of the two files give different numbers of ids. */
-static void refuse_other_notes(const char *file, const char *other) {
-    char    notes[4200], others[4200];
-    int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);
-    if (ids == 0 || theirs == 0 || ids == theirs) return;
-    tokens_json_path(file, notes, sizeof notes), tokens_json_path(other, others, sizeof others);
-    fail(EXIT_DATA, "the data were made with several tokenizers: one of %lld ids, according to %s, and one of %lld "
-         "ids, according to %s; make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT out=FOLDER "
-         "tokenizer=FOLDER_OR_FILE", (long long)ids, notes,
-         (long long)theirs, others);
-}
-
 /* Files of one folder are checked once, if they are adjacent in the list. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size) {
-    char        beside[4200], name[4300];
+    char        beside[4200], other[4200], name[4300];
     int         is_given = *path != 0, is_beside = 0;
     const char *cure = is_given ? "leave data.tokenizer empty"
                                 : "make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT "
@@ -220,12 +207,20 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
         if (i == 0 || !tokens_json_is_same(file[i - 1], file[i])) are_bytes = tokens_json_vocab_size(file[i]) == 256;
     if (are_bytes) t.kind = TOKENIZER_BYTES;
     snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *path ? "" : "a vocabulary of bytes", path);
-    for (int64_t i = 0, noted = -1; i < files; i++) {
+    int64_t noted = -1, noted_ids = 0; /* the first file whose tokens.json gives a number of ids, and this number */
+    for (int64_t i = 0; i < files; i++) {
         if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;
         tokens_json_check(file[i]);
         tokenizer_refuse_other(&t, name, file[i], "the data", cure);
-        if (t.kind == TOKENIZER_IDS && noted >= 0) refuse_other_notes(file[noted], file[i]);
-        if (tokens_json_vocab_size(file[i]) > 0 && noted < 0) noted = i;
+        int64_t ids = tokens_json_vocab_size(file[i]);
+        /* without the files of a tokenizer, other numbers of ids are the sign of different tokenizers */
+        if (t.kind == TOKENIZER_IDS && noted >= 0 && ids > 0 && ids != noted_ids) {
+            tokens_json_path(file[noted], beside, sizeof beside), tokens_json_path(file[i], other, sizeof other);
+            fail(EXIT_DATA, "the data were made with several tokenizers: one of %lld ids, according to %s, and one of "
+                 "%lld ids, according to %s; make the shards of all texts with one tokenizer: ./train_gpt tokenize "
+                 "TEXT out=FOLDER tokenizer=FOLDER_OR_FILE", (long long)noted_ids, beside, (long long)ids, other);
+        }
+        if (noted < 0 && ids > 0) noted = i, noted_ids = ids;
     }
     return t;
 }
