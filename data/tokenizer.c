@@ -53,21 +53,6 @@ Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     return t;
 }
 
-/* Writes the path of a file NAME.tiktoken in the folder to out; of several, the first by name. Returns 0 if there is
- * none. */
-static int find_tiktoken(const char *folder, char *out, size_t capacity) {
-    char           best[256] = "";
-    DIR           *d = opendir(folder);
-    struct dirent *entry;
-    while (d && (entry = readdir(d))) {
-        const char *name = entry->d_name;
-        if (has_ending(name, ".tiktoken") && strlen(name) < sizeof best && (!*best || strcmp(name, best) < 0))
-            strcpy(best, name);
-    }
-    if (d) closedir(d);
-    return *best && (size_t)snprintf(out, capacity, "%s/%s", folder, best) < capacity;
-}
-
 int tokenizer_beside(const char *shard, char *out, size_t capacity) {
     static const char *const FILES[] = {"tokenizer.json", "vocab.json"};
     char                     folder[4200];
@@ -75,7 +60,15 @@ int tokenizer_beside(const char *shard, char *out, size_t capacity) {
         for (int i = 0; i < 2; i++)
             if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0)
                 return 1;
-        if (find_tiktoken(folder, out, capacity)) return 1;
+        char best[256] = ""; /* a file NAME.tiktoken in the folder; of several, the first by name */
+        DIR *d = opendir(folder);
+        for (struct dirent *entry; d && (entry = readdir(d));) {
+            const char *name = entry->d_name;
+            if (has_ending(name, ".tiktoken") && strlen(name) < sizeof best && (!*best || strcmp(name, best) < 0))
+                strcpy(best, name);
+        }
+        if (d) closedir(d);
+        if (*best && (size_t)snprintf(out, capacity, "%s/%s", folder, best) < capacity) return 1;
     }
     return 0;
 }
