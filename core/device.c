@@ -15,17 +15,6 @@
 
 static char processor[128]; /* name of the processor, set by device_open */
 
-/* Reads the "model name" of the first processor in /proc/cpuinfo. */
-static void read_processor_name(void) {
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char  line[256];
-    int   is_found = 0;
-    strcpy(processor, "CPU");
-    while (f && !is_found && fgets(line, sizeof line, f))
-        is_found = sscanf(line, "model name%*[ \t]: %120[^\n]", processor) == 1;
-    if (f) fclose(f);
-}
-
 /* Makes results below 2^-126 (subnormals) zero from now on, as an accelerator does. An operation with a subnormal
  * result takes a processor some hundred times as long as an ordinary one. Models make such results by the million
  * (GELU's derivative at inputs below -10, squares of small gradients). Subnormal operands, as from a file, keep their
@@ -39,7 +28,13 @@ static void flush_subnormals(void) {
 void device_open(int local_rank, int threads) {
     (void)local_rank; /* the number of this rank on its host is not used, because `threads` is already this rank's share
                        * of the processors */
-    read_processor_name();
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char  line[256];
+    int   is_found = 0;
+    strcpy(processor, "CPU");
+    while (f && !is_found && fgets(line, sizeof line, f))
+        is_found = sscanf(line, "model name%*[ \t]: %120[^\n]", processor) == 1;
+    if (f) fclose(f);
     flush_subnormals();
     omp_set_dynamic(0);
     thread_share(threads);

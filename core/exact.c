@@ -3,29 +3,25 @@
 
 #include <math.h>
 
-/* Writes the base-2^32 digits of |sum|, lowest first. The last digit, digit[EXACT_DIGITS], takes what is above the
- * others. Returns the sign of the sum: 1 or -1. */
-static int carry(uint32_t digit[EXACT_DIGITS + 1], const Exact *sum) {
-    for (int negative = 0;; negative = 1) {
-        int64_t above = 0;
-        for (int i = 0; i < EXACT_DIGITS; i++) {
-            above += negative ? -sum->word[i] : sum->word[i];
-            digit[i] = (uint32_t)(above & 0xffffffff);
-            above >>= 32; /* the shift rounds down, so a value below zero borrows from the next digit */
-        }
-        digit[EXACT_DIGITS] = (uint32_t)above;
-        if (above >= 0) return negative ? -1 : 1;
-    }
-}
-
 double exact_value(const Exact *sum) {
     const int64_t *count = sum->word;
     if (count[EXACT_NAN] || (count[EXACT_ABOVE] && count[EXACT_BELOW])) return NAN;
     if (count[EXACT_ABOVE]) return INFINITY;
     if (count[EXACT_BELOW]) return -INFINITY;
 
+    /* base-2^32 digits of |sum|, lowest first; the last one takes what is above the others */
     uint32_t digit[EXACT_DIGITS + 1];
-    int      sign = carry(digit, sum), top = EXACT_DIGITS;
+    int      sign = 1, top = EXACT_DIGITS;
+    for (;; sign = -1) {
+        int64_t above = 0;
+        for (int i = 0; i < EXACT_DIGITS; i++) {
+            above += sign * count[i];
+            digit[i] = (uint32_t)(above & 0xffffffff);
+            above >>= 32; /* the shift rounds down, so a value below zero borrows from the next digit */
+        }
+        digit[EXACT_DIGITS] = (uint32_t)above;
+        if (above >= 0) break;
+    }
     while (top > 0 && digit[top] == 0) top--;
     /* a sum of at most 64 bits: its conversion to double rounds once, and ldexp is exact */
     if (top < 2) return sign * ldexp((double)((uint64_t)digit[1] << 32 | digit[0]), -1074);

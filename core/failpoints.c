@@ -83,26 +83,21 @@ static int next_rule(const char **text, Rule *r) {
     fail(EXIT_CONFIG, "TRAIN_GPT_FAIL: no rule \"name@n:what,rank=r\": %s", start);
 }
 
-/* Appends a line for this fault to the file TRAIN_GPT_FAIL_LOG. Calls write(2) directly, because io_write() has a
- * failpoint itself. */
-static void record(const char *name, int64_t nth, const char *what) {
-    char        line[128];
-    const char *path = getenv("TRAIN_GPT_FAIL_LOG");
-    int         fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
-    if (fd < 0) return;
-    int bytes = snprintf(line, sizeof line, "%s@%lld:%s,rank=%d\n", name, (long long)nth, what, own_rank());
-    CHECK(write(fd, line, (size_t)bytes) == bytes, "cannot write %s", path);
-    close(fd);
-}
-
 static Failpoint strike(const char *name, int64_t nth, const char *what) {
     static const struct { const char *name; int value; } ERRORS[] = {
         {"fail", EIO},      {"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EDQUOT", EDQUOT},
         {"EFBIG", EFBIG},   {"EINTR", EINTR},   {"EROFS", EROFS},   {"EACCES", EACCES},
         {"ENOMEM", ENOMEM}, {"ENOENT", ENOENT}, {"EINVAL", EINVAL},
     };
-    Failpoint f = {0, 0, 0, ""};
-    record(name, nth, what);
+    Failpoint   f = {0, 0, 0, ""};
+    const char *path = getenv("TRAIN_GPT_FAIL_LOG");
+    int         fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
+    if (fd >= 0) { /* calls write(2) directly, because io_write() has a failpoint itself */
+        char line[128];
+        int  bytes = snprintf(line, sizeof line, "%s@%lld:%s,rank=%d\n", name, (long long)nth, what, own_rank());
+        CHECK(write(fd, line, (size_t)bytes) == bytes, "cannot write %s", path);
+        close(fd);
+    }
     if (strcmp(what, "kill-before") == 0) kill(getpid(), SIGKILL);
     while (strcmp(what, "hang") == 0 || strcmp(what, "kill-before") == 0) pause();
     if (strcmp(what, "slow") == 0) usleep(50000);

@@ -59,7 +59,6 @@ int ascending_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-
 uint64_t little_endian(const void *bytes, int count) {
     uint64_t value = 0;
     for (int i = 0; i < count; i++) value |= (uint64_t)((const uint8_t *)bytes)[i] << 8 * i;

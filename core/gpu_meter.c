@@ -48,16 +48,23 @@ static GpuReading read_all(const GpuMeter *m) {
     return r;
 }
 
-/* Opens the NVML library at `path` and reads the GPU named `device` ("" is the first). Returns 1 if it gives a reading.
- * Otherwise writes the reason to fault and returns 0. */
-static int start(GpuMeter *m, const char *path, const char *device, char fault[GPU_METER_FAULT_CHARS]) {
+GpuMeter *gpu_meter_open(const char *device, char fault[GPU_METER_FAULT_CHARS]) {
+    const char *path = getenv("TRAIN_GPT_NVML");
+    if (!path || !*path) path = device_is_host() ? NULL : "libnvidia-ml.so.1";
+    fault[0] = 0;
+    GpuMeter *m = path ? calloc(1, sizeof *m) : NULL;
+    if (!m) return NULL;
     const struct { const char *name; void *function; } FUNCTIONS[] = {
         {"nvmlInit_v2", &m->start}, {"nvmlShutdown", &m->stop},
         {"nvmlDeviceGetHandleByIndex_v2", &m->by_index}, {"nvmlDeviceGetHandleByUUID", &m->by_name},
         {"nvmlDeviceGetUtilizationRates", &m->use}, {"nvmlDeviceGetPowerUsage", &m->power},
         {"nvmlDeviceGetMemoryInfo", &m->memory}, {"nvmlDeviceGetTemperature", &m->temperature}};
     m->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!m->library) return snprintf(fault, GPU_METER_FAULT_CHARS, "%.400s", dlerror()), 0;
+    if (!m->library) {
+        snprintf(fault, GPU_METER_FAULT_CHARS, "%.400s", dlerror());
+        free(m);
+        return NULL;
+    }
     for (size_t i = 0; i < sizeof FUNCTIONS / sizeof *FUNCTIONS; i++) {
         void *found = dlsym(m->library, FUNCTIONS[i].name);
         memcpy(FUNCTIONS[i].function, &found, sizeof found);
@@ -71,16 +78,9 @@ static int start(GpuMeter *m, const char *path, const char *device, char fault[G
     if (error > 0) snprintf(fault, GPU_METER_FAULT_CHARS, "%.300s answers with NVML's error %d", path, error);
     else if (error < 0 || !m->last.has)
         snprintf(fault, GPU_METER_FAULT_CHARS, "%.300s has no reading of this GPU", path);
-    return !fault[0];
-}
-
-GpuMeter *gpu_meter_open(const char *device, char fault[GPU_METER_FAULT_CHARS]) {
-    const char *path = getenv("TRAIN_GPT_NVML");
-    if (!path || !*path) path = device_is_host() ? NULL : "libnvidia-ml.so.1";
-    fault[0] = 0;
-    GpuMeter *m = path ? calloc(1, sizeof *m) : NULL;
-    if (m && !start(m, path, device, fault)) gpu_meter_close(m), m = NULL;
-    return m;
+    if (!fault[0]) return m;
+    gpu_meter_close(m);
+    return NULL;
 }
 
 GpuReading gpu_meter_read(GpuMeter *m) {

@@ -385,21 +385,6 @@ void io_paths_free(IoPaths *list) {
 
 static int end_without_memory(const char *folder, int error) { return (void)folder, error == ENOMEM; }
 
-/* Matches the pattern path [folder, end), one section between slashes, against the names in the folder path [0,
- * folder). The folder's wildcards are escaped, so that glob() takes them literally. */
-static void match_part(const char *path, size_t folder, size_t end, glob_t *found) {
-    char *pattern = xmalloc(2 * end + 1, NAMES), *to = pattern;
-    for (size_t i = 0; i < end; i++) {
-        if (i < folder && strchr("*?[\\", path[i])) *to++ = '\\';
-        *to++ = path[i];
-    }
-    *to = 0;
-    int rc = glob(pattern, GLOB_NOSORT, end_without_memory, found);
-    free(pattern);
-    if (rc == GLOB_NOSPACE || rc == GLOB_ABORTED)
-        fail(EXIT_MEMORY, "no memory for %s; free memory on this host", NAMES);
-}
-
 /* Matches the sections of a path pattern one after another, and adds the paths that match to *found. The first `folder`
  * bytes of path, with their last slash, are matched already. */
 static void match_rest(const char *path, size_t folder, IoPaths *found) {
@@ -408,7 +393,20 @@ static void match_rest(const char *path, size_t folder, IoPaths *found) {
     char       *as_typed = xstrndup(path, end, NAMES);
     glob_t      globbed = {0};
     int         is_there = lstat(as_typed, &st) == 0;
-    if (!is_there && strpbrk(as_typed + from, "*?[\\")) match_part(path, from, end, &globbed);
+    if (!is_there && strpbrk(as_typed + from, "*?[\\")) {
+        /* matches the section path [from, end) against the names in the folder path [0, from); the folder's wildcards
+         * are escaped, so that glob() takes them literally */
+        char *pattern = xmalloc(2 * end + 1, NAMES), *to = pattern;
+        for (size_t i = 0; i < end; i++) {
+            if (i < from && strchr("*?[\\", path[i])) *to++ = '\\';
+            *to++ = path[i];
+        }
+        *to = 0;
+        int rc = glob(pattern, GLOB_NOSORT, end_without_memory, &globbed);
+        free(pattern);
+        if (rc == GLOB_NOSPACE || rc == GLOB_ABORTED)
+            fail(EXIT_MEMORY, "no memory for %s; free memory on this host", NAMES);
+    }
     for (size_t i = 0; i < (is_there ? 1 : globbed.gl_pathc); i++) {
         const char *match = is_there ? as_typed : globbed.gl_pathv[i];
         char       *whole = xformat(NAMES, "%s%s", match, path + end);

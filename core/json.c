@@ -156,20 +156,8 @@ static int scan_unicode_escape(Scanner *s, int decode) {
     return 1;
 }
 
-static int scan_escape(Scanner *s, int decode) {
-    static const char names[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
-    int c = byte_at(s, s->at + 1);
-    if (c == 'u') return scan_unicode_escape(s, decode);
-    const char *name = c > 0 ? strchr(names, c) : NULL;
-    if (!name)
-        return fault_at(s, s->at,
-                        "unknown escape; JSON has \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u with four digits");
-    if (!put(s, decode, &means[name - names], 1)) return 0;
-    s->at += 2;
-    return 1;
-}
-
 static int scan_string(Scanner *s, int decode) {
+    static const char names[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t"; /* escapes, and the bytes they mean */
     size_t start = s->at++;
     for (;;) {
         int c = peek(s);
@@ -179,8 +167,18 @@ static int scan_string(Scanner *s, int decode) {
         if (c < ' ')
             return fault_at(s, s->at, "control character 0x%02x in a string; write it as \\u%04x", (unsigned)c,
                             (unsigned)c);
+        int escape = c == '\\' ? byte_at(s, s->at + 1) : 0;
+        if (escape == 'u') {
+            if (!scan_unicode_escape(s, decode)) return 0;
+            continue;
+        }
         if (c == '\\') {
-            if (!scan_escape(s, decode)) return 0;
+            const char *name = escape > 0 ? strchr(names, escape) : NULL;
+            if (!name)
+                return fault_at(s, s->at,
+                                "unknown escape; JSON has \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u with four digits");
+            if (!put(s, decode, &means[name - names], 1)) return 0;
+            s->at += 2;
             continue;
         }
         int length = utf8_bytes(s->text + s->at, s->bytes - s->at);

@@ -45,25 +45,6 @@ static void place_bucket(Layout *l, Bucket *b, int index) {
     l->shard_elems += is_own ? b->piece_elems : 0;
 }
 
-/* Computes the file offset of each parameter, and which parameters each bucket has. Each of the ranks that divide the
- * experts has the same number of experts, in order of rank. */
-static void list_rows(Layout *l, int expert_rank) {
-    int experts = 0;
-    for (int i = 0; i < l->params; i++)
-        if (l->param[i].expert > experts) experts = l->param[i].expert;
-    CHECK(experts % l->expert_ranks == 0, "%d experts among %d ranks", experts, l->expert_ranks);
-    int each = experts / l->expert_ranks;
-    for (int i = 0; i < l->params; i++) {
-        Param  *p = &l->param[i];
-        Bucket *b = &l->bucket[p->bucket];
-        cut(l, p->expert && l->expert_ranks > 1 && (p->expert - 1) / each != expert_rank, p);
-        p->offset = l->elems;
-        l->elems += p->elems;
-        if (b->params == 0) b->first_param = i;
-        b->params = i + 1 - b->first_param;
-    }
-}
-
 Layout layout_create(const Param *rows, int params, LayoutPlace place) {
     CHECK(params > 0 && place.ranks > 0, "%d rows, %d ranks", params, place.ranks);
     CHECK(place.tensor_rank >= 0 && place.tensor_rank < place.tensor_ranks, "tensor rank %d of %d", place.tensor_rank,
@@ -74,12 +55,25 @@ Layout layout_create(const Param *rows, int params, LayoutPlace place) {
                 .tensor_rank = place.tensor_rank,
                 .expert_ranks = place.expert_ranks > 1 ? place.expert_ranks : 1};
     CHECK(l.ranks % l.expert_ranks == 0, "%d ranks, of which %d divide the experts", l.ranks, l.expert_ranks);
-    for (int i = 0; i < params; i++)
+    int experts = 0;
+    for (int i = 0; i < params; i++) {
         if (rows[i].bucket >= l.buckets) l.buckets = rows[i].bucket + 1;
+        if (rows[i].expert > experts) experts = rows[i].expert;
+    }
+    CHECK(experts % l.expert_ranks == 0, "%d experts among %d ranks", experts, l.expert_ranks);
+    int each = experts / l.expert_ranks; /* experts of each rank that divides the experts, in order of rank */
     l.param = xmalloc(sizeof(Param) * (size_t)params, "a table of parameters");
     l.bucket = xcalloc((size_t)l.buckets, sizeof(Bucket), "a table of parameters");
     memcpy(l.param, rows, sizeof(Param) * (size_t)params);
-    list_rows(&l, place.expert_rank);
+    for (int i = 0; i < params; i++) {
+        Param  *p = &l.param[i];
+        Bucket *b = &l.bucket[p->bucket];
+        cut(&l, p->expert && l.expert_ranks > 1 && (p->expert - 1) / each != place.expert_rank, p);
+        p->offset = l.elems;
+        l.elems += p->elems;
+        if (b->params == 0) b->first_param = i;
+        b->params = i + 1 - b->first_param;
+    }
     for (int b = 0; b < l.buckets; b++) {
         CHECK(l.bucket[b].params > 0, "bucket %d has no rows", b);
         l.bucket[b].hold = place.hold ? place.hold[b] : BUCKET_OWN;

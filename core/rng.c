@@ -21,24 +21,19 @@ void rng_words(uint32_t out[4], uint64_t seed, RngUse use, uint64_t counter) {
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* Computes four normal draws from one counter: two Box-Muller pairs. */
-static void normal_quad(double z[4], uint64_t seed, uint64_t counter) {
-    uint32_t u[4];
-    rng_words(u, seed, RNG_INIT, counter);
-    for (int pair = 0; pair < 2; pair++) {
-        double radius = sqrt(-2.0 * log(((double)u[2 * pair] + 1.0) * 0x1p-32)); /* the argument of log is in (0,1] */
-        double angle = 6.283185307179586 * (double)u[2 * pair + 1] * 0x1p-32;
-        z[2 * pair] = radius * cos(angle);
-        z[2 * pair + 1] = radius * sin(angle);
-    }
-}
-
 void rng_normal(float *out, int64_t count, uint64_t seed, uint64_t offset, float mean, float std) {
     int64_t first = (int64_t)(offset / 4), last = (int64_t)((offset + (uint64_t)count + 3) / 4);
     #pragma omp parallel for schedule(static)
     for (int64_t quad = first; quad < last; quad++) {
-        double z[4];
-        normal_quad(z, seed, (uint64_t)quad);
+        uint32_t u[4];
+        double   z[4]; /* four normal draws from one counter: two Box-Muller pairs */
+        rng_words(u, seed, RNG_INIT, (uint64_t)quad);
+        for (int pair = 0; pair < 2; pair++) {
+            double radius = sqrt(-2.0 * log(((double)u[2 * pair] + 1.0) * 0x1p-32)); /* log's argument is in (0,1] */
+            double angle = 6.283185307179586 * (double)u[2 * pair + 1] * 0x1p-32;
+            z[2 * pair] = radius * cos(angle);
+            z[2 * pair + 1] = radius * sin(angle);
+        }
         for (int k = 0; k < 4; k++) {
             int64_t i = quad * 4 + k - (int64_t)offset;
             if (i >= 0 && i < count) out[i] = (float)((double)mean + (double)std * z[k]);

@@ -22,19 +22,17 @@ static int cpu_has_amx_bf16(void) {
 static const char *const NAMES[] = {"sse2", "avx2", "avx512", "avx512bf16"};
 enum { ISAS = sizeof NAMES / sizeof *NAMES };
 
-static Isa asked_cap(void) {
-    const char *asked = getenv("TRAIN_GPT_ISA");
-    if (!asked) return ISA_AVX512_BF16;
-    for (int isa = 0; isa < ISAS; isa++)
-        if (strcmp(asked, NAMES[isa]) == 0) return (Isa)isa;
-    fail(EXIT_CONFIG,
-         "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: set one of sse2, avx2, avx512, avx512bf16, or "
-         "unset TRAIN_GPT_ISA to use all that the processor has",
-         asked);
-}
-
 static Isa detect(void) {
-    Isa isa = ISA_BASE, cap = asked_cap();
+    const char *asked = getenv("TRAIN_GPT_ISA");
+    Isa         isa = ISA_BASE;
+    int         cap = ISA_AVX512_BF16;
+    if (asked)
+        for (cap = 0; cap < ISAS && strcmp(asked, NAMES[cap]) != 0;) cap++;
+    if (cap == ISAS)
+        fail(EXIT_CONFIG,
+             "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: set one of sse2, avx2, avx512, avx512bf16, "
+             "or unset TRAIN_GPT_ISA to use all that the processor has",
+             asked);
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = ISA_AVX2;
@@ -42,7 +40,7 @@ static Isa detect(void) {
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) isa = ISA_AVX512;
     if (isa == ISA_AVX512 && (__builtin_cpu_supports("avx512bf16") || cpu_has_amx_bf16())) isa = ISA_AVX512_BF16;
 #endif
-    return isa < cap ? isa : cap;
+    return (int)isa < cap ? isa : (Isa)cap;
 }
 
 Isa simd_isa(void) {

@@ -43,18 +43,6 @@ static void parents_stream(FILE *stream, char path[64]) {
     snprintf(path, 64, "/proc/%ld/fd/%d", (long)getppid(), fileno(stream));
 }
 
-static int is_shown(FILE *stream) {
-    char        path[64], target[64];
-    struct stat st;
-    int         own = isatty(fileno(stream));
-    if (!is_under_mpirun()) return own;
-    if (!own && !(stream == stderr && fstat(STDERR_FILENO, &st) == 0 && S_ISFIFO(st.st_mode))) return 0;
-    parents_stream(stream, path);
-    ssize_t n = readlink(path, target, sizeof target - 1);
-    target[n > 0 ? n : 0] = 0;
-    return strncmp(target, "/dev/pts/", 9) == 0 || strncmp(target, "/dev/tty", 8) == 0;
-}
-
 static int is_set(const char *name) {
     const char *value = getenv(name);
     return value && *value;
@@ -62,7 +50,16 @@ static int is_set(const char *name) {
 
 int terminal_is(FILE *stream) {
     const char *term = getenv("TERM");
-    return !(term && strcmp(term, "dumb") == 0) && is_shown(stream);
+    char        path[64], target[64];
+    struct stat st;
+    if (term && strcmp(term, "dumb") == 0) return 0;
+    int own = isatty(fileno(stream));
+    if (!is_under_mpirun()) return own;
+    if (!own && !(stream == stderr && fstat(STDERR_FILENO, &st) == 0 && S_ISFIFO(st.st_mode))) return 0;
+    parents_stream(stream, path);
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    target[n > 0 ? n : 0] = 0;
+    return strncmp(target, "/dev/pts/", 9) == 0 || strncmp(target, "/dev/tty", 8) == 0;
 }
 
 int terminal_has_colour(FILE *stream) { return !is_set("NO_COLOR") && (is_set("FORCE_COLOR") || terminal_is(stream)); }
@@ -213,18 +210,6 @@ static int break_line(Out *o, int indent) {
     return indent;
 }
 
-/* Writes a word that is longer than a line, from column `at` on. Breaks it where `columns` are full. Returns the column
- * after it. */
-static int put_long_word(Out *o, const char *word, const char *end, int at, int columns, int indent) {
-    for (size_t n; word < end; word += n) {
-        int width = character(word, &n);
-        if (at + width > columns) at = break_line(o, indent);
-        put_marked(o, word, word + n);
-        at += width;
-    }
-    return at;
-}
-
 /* Writes one line of text up to `end`, broken between words so that it takes at most `columns`. With columns = 0 no
  * line is broken. */
 static void put_line(Out *o, const char *text, const char *end, int columns, int indent) {
@@ -237,9 +222,18 @@ static void put_line(Out *o, const char *text, const char *end, int columns, int
         if (columns && at > indent && at + gap + width > columns) at = break_line(o, indent), text = word, gap = 0;
         put_marked(o, text, word);
         at += gap;
-        if (columns && at + width > columns) at = put_long_word(o, word, next, at, columns, indent);
-        else                                 put_marked(o, word, next), at += width;
         text = next;
+        if (!columns || at + width <= columns) {
+            put_marked(o, word, next);
+            at += width;
+            continue;
+        }
+        for (size_t n; word < next; word += n) { /* breaks a word that is longer than a line where `columns` are full */
+            width = character(word, &n);
+            if (at + width > columns) at = break_line(o, indent);
+            put_marked(o, word, word + n);
+            at += width;
+        }
     }
     put(o, "\n", 1);
 }

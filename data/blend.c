@@ -46,18 +46,6 @@ static Branch take_lightest(Branch *list, int *count) {
     return lightest;
 }
 
-static void grow_tree(BlendStage *stage, Branch *list, int count) {
-    while (count > 1) {
-        Branch     left = take_lightest(list, &count), right = take_lightest(list, &count);
-        double     weight = left.weight + right.weight;
-        BlendNode *node = &stage->node[stage->nodes];
-        node->left_part = (uint64_t)(left.weight / weight * (double)(1ull << PART_BITS));
-        node->side[0] = left.side, node->side[1] = right.side;
-        list[count++] = (Branch){weight, stage->nodes++};
-    }
-    stage->root = list[0].side;
-}
-
 void blend_make(Blend *b, const char *const *path, const BlendShare *share, int count, int64_t seq_len) {
     memset(b, 0, sizeof *b);
     b->sources = blend_sources(path, count);
@@ -70,7 +58,15 @@ void blend_make(Blend *b, const char *const *path, const BlendShare *share, int 
             CHECK(to - from < BLEND_SOURCES, "a source stands twice in a stage");
             list[to - from] = (Branch){share[to].weight, ~blend_source(path, to)};
         }
-        grow_tree(&stage, list, to - from);
+        for (int branches = to - from; branches > 1;) {
+            Branch     left = take_lightest(list, &branches), right = take_lightest(list, &branches);
+            double     weight = left.weight + right.weight;
+            BlendNode *node = &stage.node[stage.nodes];
+            node->left_part = (uint64_t)(left.weight / weight * (double)(1ull << PART_BITS));
+            node->side[0] = left.side, node->side[1] = right.side;
+            list[branches++] = (Branch){weight, stage.nodes++};
+        }
+        stage.root = list[0].side;
         if (from) blend_count(b, first, stage.before);
         b->stage[b->stages++] = stage;
     }

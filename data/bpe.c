@@ -471,31 +471,24 @@ int64_t bpe_trainer_forgotten(const BpeTrainer *t) { return t->forgotten; }
 
 /* --- learning: counting words ------------------------------------------------------------------------------------- */
 
-/* Removes words with at most `count` occurrences from the counted words, and closes the gaps in memory. */
-static void forget(BpeTrainer *t, int64_t count) {
-    Texts *words = &t->word;
-    size_t kept = 0, bytes = 0;
-    for (size_t i = 0; i < words->texts; i++) {
-        Text w = words->text[i];
-        if (w.count <= count) continue;
-        memmove(words->pool + bytes, words->pool + w.at, w.bytes);
-        w.at = bytes, bytes += w.bytes;
-        words->text[kept++] = w;
-    }
-    t->forgotten += (int64_t)(words->texts - kept);
-    words->texts = kept, words->pool_bytes = bytes;
-    enter_all(words, words->places, LEARNING);
-}
-
 /* Doubles the memory for counted words. If that exceeds memory_bytes, removes the rarest words instead. */
 static void make_room(BpeTrainer *t) {
-    Texts  *words = &t->word;
-    int64_t count = 1;
-    size_t  bytes = words->pool_room + sizeof *words->text * words->room + sizeof *words->place * words->places;
-    while (2 * bytes > t->memory_bytes && words->texts > 0) {
-        size_t before = words->texts;
-        forget(t, count++);
-        if (words->texts < before / 2) return;
+    Texts *words = &t->word;
+    size_t bytes = words->pool_room + sizeof *words->text * words->room + sizeof *words->place * words->places;
+    for (int64_t count = 1; 2 * bytes > t->memory_bytes && words->texts > 0; count++) {
+        /* removes words with at most `count` occurrences, and closes the gaps in memory */
+        size_t before = words->texts, kept = 0, pool_bytes = 0;
+        for (size_t i = 0; i < before; i++) {
+            Text w = words->text[i];
+            if (w.count <= count) continue;
+            memmove(words->pool + pool_bytes, words->pool + w.at, w.bytes);
+            w.at = pool_bytes, pool_bytes += w.bytes;
+            words->text[kept++] = w;
+        }
+        t->forgotten += (int64_t)(before - kept);
+        words->texts = kept, words->pool_bytes = pool_bytes;
+        enter_all(words, words->places, LEARNING);
+        if (kept < before / 2) return;
     }
     words->room = words->room ? 2 * words->room : 1 << 12;
     words->text = xrealloc(words->text, sizeof *words->text * words->room, LEARNING);
@@ -525,7 +518,8 @@ static Pair *pair_place(const BpeTrainer *t, uint64_t pair) {
     return &t->pair[at];
 }
 
-static Pair *find_pair(BpeTrainer *t, uint64_t pair) {
+static void count_pair(BpeTrainer *t, int32_t left, int32_t right, int32_t word, int64_t count) {
+    uint64_t pair = pair_of(left, right);
     if (2 * t->pairs >= t->pair_places) {
         Pair  *old = t->pair;
         size_t places = t->pair_places;
@@ -536,18 +530,15 @@ static Pair *find_pair(BpeTrainer *t, uint64_t pair) {
         free(old);
     }
     Pair *p = pair_place(t, pair);
-    if (p->room) return p;
-    *p = (Pair){.pair = pair, .word = xmalloc(sizeof *p->word * 2, LEARNING), .room = 2};
-    t->pairs++;
-    if (t->freshes == t->fresh_room)
-        t->fresh = xrealloc(t->fresh, sizeof *t->fresh * (t->fresh_room = t->fresh_room ? 2 * t->fresh_room : 1 << 12),
-                            LEARNING);
-    t->fresh[t->freshes++] = pair;
-    return p;
-}
-
-static void count_pair(BpeTrainer *t, int32_t left, int32_t right, int32_t word, int64_t count) {
-    Pair *p = find_pair(t, pair_of(left, right));
+    if (!p->room) {
+        *p = (Pair){.pair = pair, .word = xmalloc(sizeof *p->word * 2, LEARNING), .room = 2};
+        t->pairs++;
+        if (t->freshes == t->fresh_room) {
+            t->fresh_room = t->fresh_room ? 2 * t->fresh_room : 1 << 12;
+            t->fresh = xrealloc(t->fresh, sizeof *t->fresh * t->fresh_room, LEARNING);
+        }
+        t->fresh[t->freshes++] = pair;
+    }
     p->count += count;
     if (count < 0 || (p->words > 0 && p->word[p->words - 1] == word)) return;
     if (p->words == p->room) p->word = xrealloc(p->word, sizeof *p->word * (size_t)(p->room *= 2), LEARNING);

@@ -250,16 +250,23 @@ static void note_unmade(const Reading *r) {
 
 /* --- vocab.json and merges.txt ------------------------------------------------------------------------------------ */
 
-static int read_merges(Reading *r, const BpeText *file) {
+static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
+    cJSON       *json = json_of(r, vocab);
+    const cJSON *end = json_member(json, END_OF_TEXT);
+    int32_t      id = end ? take_id(r, end, END_OF_TEXT) : -1;
+    if (id >= 0) bpe_add_special(r->bpe, id, END_OF_TEXT, sizeof END_OF_TEXT - 1);
+    int is_good = json && (!end || id >= 0) && take_vocabulary(r, json);
+    cJSON_Delete(json);
+    if (!is_good || !begin(r, merges)) return 0;
     int32_t rank = 0;
-    if (!begin(r, file)) return 0;
-    for (char *line = file->text, *end; *line; line = end) {
-        end = line + strcspn(line, "\n");
-        if (*end) *end++ = 0;
+    for (char *line = merges->text, *next; *line; line = next) {
+        next = line + strcspn(line, "\n");
+        if (*next) *next++ = 0;
         char *cr = strchr(line, '\r');
         if (cr && cr[1]) {
             refuse(r, " has a carriage return within a line: $ tr '\\r' '\\n' < FILE > NEW makes lines of them");
-            return shell_read_file(r->fault, BPE_FAULT_CHARS, (ShellFile){.path = r->path, .unpack = file->unpack}), 0;
+            shell_read_file(r->fault, BPE_FAULT_CHARS, (ShellFile){.path = r->path, .unpack = merges->unpack});
+            return 0;
         }
         if (cr) *cr = 0;
         char *space = strchr(line, ' ');
@@ -270,17 +277,6 @@ static int read_merges(Reading *r, const BpeText *file) {
         *space = 0;
         if (!take_merge(r, line, space + 1, rank++)) return 0;
     }
-    return 1;
-}
-
-static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
-    cJSON       *json = json_of(r, vocab);
-    const cJSON *end = json_member(json, END_OF_TEXT);
-    int32_t      id = end ? take_id(r, end, END_OF_TEXT) : -1;
-    if (id >= 0) bpe_add_special(r->bpe, id, END_OF_TEXT, sizeof END_OF_TEXT - 1);
-    int is_good = json && (!end || id >= 0) && take_vocabulary(r, json);
-    cJSON_Delete(json);
-    if (!is_good || !read_merges(r, merges)) return 0;
     note_unmade(r);
     return add_rule(r, SPLIT_GPT2, SPLIT_ISOLATED, 0);
 }

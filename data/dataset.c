@@ -112,23 +112,19 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
     fail(EXIT_DATA, "%s: \"%s\" %s (%s)", key, pattern, wild ? "matches no file" : "does not exist", cure);
 }
 
-/* Returns 1 for tokens.json and the tokenizer files, which `tokenize` writes into the folder of its shards. They are
- * left out, so that "my/" with a star after it names only the shards. */
-static int is_beside_shards(const char *path) {
-    static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME, "tokenizer.json", "vocab.json",
-                                        "merges.txt"};
-    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
-        if (strcmp(basename(path), NAMES[i]) == 0) return 1;
-    return has_ending(path, ".tiktoken");
-}
-
+/* Leaves tokens.json and the tokenizer files out, which `tokenize` writes into the folder of its shards, so that "my/"
+ * with a star after it names only the shards. */
 void dataset_files(const char *name, IoPaths *files) {
+    static const char *const BESIDE[] = {"tokens.json", TOKENS_INPUTS_NAME, "tokenizer.json", "vocab.json",
+                                         "merges.txt"};
     size_t first = files->count, kept = first;
     io_match(name, files);
     for (size_t i = first; i < files->count; i++) {
-        if (strcmp(files->path[i], name) == 0 || !is_beside_shards(files->path[i]))
-            files->path[kept++] = files->path[i];
-        else free(files->path[i]);
+        char *path = files->path[i];
+        int   is_beside = has_ending(path, ".tiktoken");
+        for (size_t k = 0; k < sizeof BESIDE / sizeof *BESIDE; k++) is_beside |= !strcmp(basename(path), BESIDE[k]);
+        if (is_beside && strcmp(path, name) != 0) free(path);
+        else files->path[kept++] = path;
     }
     files->count = kept;
 }
@@ -160,17 +156,6 @@ NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, i
                "uint16 tokens, give model.vocab_size 65536 or less; text becomes shards by ./train_gpt tokenize");
 }
 
-/* Warns of a shard that ends in zeros. A program that makes a file at its full size and then stops leaves such an
- * end. */
-static void warn_of_zeros(const Shard *shard, const char *key) {
-    enum { LEAST = 1024 };
-    char    number[32];
-    int64_t zeros = shard_zero_tail(shard);
-    if (zeros < LEAST) return;
-    warn("%s: %s: its %s%s tokens are all 0: a copy or download that broke off ends so; compare it with its source",
-         key, shard->path, zeros < shard->header.tokens ? "last " : "", grouped_text(zeros, number));
-}
-
 /* Sets d->first_of_source, the number of the first sample of each source of a blend. The files are in the order of
  * sources; files[i] of them belong to source i. */
 static void take_sources(Dataset *d, const char *key, const char *const *source, const int *files) {
@@ -188,9 +173,11 @@ static void take_sources(Dataset *d, const char *key, const char *const *source,
 
 Dataset dataset_open(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
                      int64_t vocab_size) {
+    enum { LEAST_ZEROS = 1024 }; /* fewest zeros at the end of a shard that bring a warning */
     IoPaths     list = {NULL, 0};
     SampleCount count_of = {0};
     const char *source[BLEND_SOURCES];
+    char        number[32];
     int         files[BLEND_SOURCES], sources = 0;
     /* option to name in messages: the one that sets the length of a sample */
     const char *length = strncmp(key, "eval: ", 6) == 0 ? "positions=" : "batch.seq_len";
@@ -215,8 +202,12 @@ Dataset dataset_open(const char *key, const char *const *globs, const BlendShare
         d.shard[i] = shard_open(list.path[i], vocab_size);
         int64_t foreign = shard_find_foreign(&d.shard[i], vocab_size);
         if (foreign >= 0) refuse_foreign_token(&d.shard[i], key, foreign, vocab_size);
-        warn_of_zeros(&d.shard[i], key);
-        sample_count_add(&count_of, d.shard[i].header.tokens, seq_len);
+        int64_t tokens = d.shard[i].header.tokens, zeros = shard_zero_tail(&d.shard[i]);
+        /* a program that makes a file at its full size and then stops leaves such an end */
+        if (zeros >= LEAST_ZEROS)
+            warn("%s: %s: its %s%s tokens are all 0: a copy or download that broke off ends so; compare it with its "
+                 "source", key, d.shard[i].path, zeros < tokens ? "last " : "", grouped_text(zeros, number));
+        sample_count_add(&count_of, tokens, seq_len);
         d.first_sample[i + 1] = count_of.samples;
     }
     d.tokens = count_of.tokens, d.samples = count_of.samples;

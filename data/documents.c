@@ -228,18 +228,6 @@ static int64_t read_next(OpenSource *r, char *data, size_t bytes) {
     return (int64_t)n;
 }
 
-/* Reads the next bytes of the text and appends them to r->held. Returns how many, 0 at the end, or minus an exit
- * code. */
-static int64_t hold_next(OpenSource *r) {
-    if (r->room - r->helds < CHUNK_BYTES) {
-        r->room = 2 * r->room + CHUNK_BYTES;
-        r->held = xrealloc(r->held, r->room, "a line of text");
-    }
-    int64_t n = read_further(r, r->held + r->helds, CHUNK_BYTES);
-    if (n > 0) r->helds += (size_t)n;
-    return n;
-}
-
 static void close_source(OpenSource *r) {
     text_file_close(r->file);
     free(r->held);
@@ -281,8 +269,15 @@ static int look_at_first_line(OpenSource *s, FirstLine *line) {
     int     has_cr = 0;
     int64_t n = 1;
     for (;; end++) {
-        if (end == s->helds && n > 0) n = hold_next(s);
-        if (n < 0) return (int)-n;
+        if (end == s->helds && n > 0) {
+            if (s->room - s->helds < CHUNK_BYTES) {
+                s->room = 2 * s->room + CHUNK_BYTES;
+                s->held = xrealloc(s->held, s->room, "a line of text");
+            }
+            n = read_further(s, s->held + s->helds, CHUNK_BYTES);
+            if (n < 0) return (int)-n;
+            s->helds += (size_t)n;
+        }
         int is_end = end == s->helds;
         if (first == end && !is_end && strchr(" \t\r\n", s->held[end]) && s->held[end]) {
             first++;
@@ -488,17 +483,6 @@ static const char *reason_of(const Source *s, const char *path, char out[NAME_CH
     return out;
 }
 
-/* Returns 1 for a plain file whose size is 0 but which gives bytes, as the files of /proc do. Such a file is read like
- * a pipe. */
-static int hides_bytes(const char *path, const struct stat *st) {
-    char byte;
-    if (!S_ISREG(st->st_mode) || st->st_size > 0) return 0;
-    int     fd = io_open(path, IO_READ);
-    ssize_t n = fd < 0 ? 0 : read(fd, &byte, 1);
-    if (fd >= 0) io_close(fd);
-    return n > 0;
-}
-
 static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name), free(s->note); }
 
 /* Returns 1 for the names that editors and downloads give to unfinished files and spare copies. */
@@ -508,21 +492,6 @@ static int is_unfinished(const char *name) {
     for (size_t i = 0; i < sizeof ENDINGS / sizeof *ENDINGS; i++)
         if (ends_in(name, length, ENDINGS[i])) return 1;
     return length > 2 && name[0] == '#' && name[length - 1] == '#';
-}
-
-/* Leaves a file or folder out if a glob of skip= matches the last part of its path. The glob may also match the path
- * inside the folder that the user named, which begins at byte `root`. Returns 1 if so. */
-static int is_skipped(Documents *d, const char *path, size_t root) {
-    char reason[NAME_CHARS];
-    for (int i = 0; i < d->options.skips; i++) {
-        if (fnmatch(d->options.skip[i], basename(path), 0) != 0 && fnmatch(d->options.skip[i], path + root, 0) != 0)
-            continue;
-        snprintf(reason, sizeof reason, "skip=%.900s", d->options.skip[i]);
-        leave_out(d, path, reason, PACKED_NOT);
-        d->skipped[i]++;
-        return 1;
-    }
-    return 0;
 }
 
 /* A folder, and in `above` the chain of folders that contain it. Serves to detect a link to one of them, which would be
@@ -535,6 +504,13 @@ static int add_file(Documents *d, const char *path, const char *typed, const str
     if (!is_named && !is_plain) return leave_out(d, path, "a pipe, a socket or a device", PACKED_NOT);
     if ((S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) && !is_standard)
         return refuse(d, EXIT_DATA, typed, " is a device, not a file of text: name a file, or - for standard input");
+    int is_pipe = !is_plain;
+    if (is_plain && st->st_size == 0) { /* a file that gives bytes all the same, as those of /proc do, is like a pipe */
+        char byte;
+        int  fd = io_open(path, IO_READ);
+        is_pipe = fd >= 0 && read(fd, &byte, 1) > 0;
+        if (fd >= 0) io_close(fd);
+    }
     Source *s = list_add(&d->read, (Source){.path = xstrdup(path, NAMES),
                                             .typed = xstrdup(typed, NAMES),
                                             .name = shown_name(typed),
@@ -542,11 +518,11 @@ static int add_file(Documents *d, const char *path, const char *typed, const str
                                             .inode = st->st_ino,
                                             .is_named = is_named,
                                             .is_unnamed = !is_plain || is_standard,
-                                            .is_pipe = !is_plain || hides_bytes(path, st),
+                                            .is_pipe = is_pipe,
                                             .due_documents = -1,
                                             .due_bytes = -1});
-    s->plain_bytes = s->is_pipe ? -1 : (int64_t)st->st_size;
-    int exit_code = s->is_pipe ? 0 : look_into(d, s, &reason);
+    s->plain_bytes = is_pipe ? -1 : (int64_t)st->st_size;
+    int exit_code = is_pipe ? 0 : look_into(d, s, &reason);
     if (!reason) return exit_code;
     leave_out(d, path, reason, s->packing);
     free_source(&d->read.source[--d->read.count]);
@@ -564,7 +540,16 @@ static int add_entry(Documents *d, const char *path, const char *entry, const Ab
                       " holds a file whose path is longer than %d bytes: shorten its name or move it", PATH_MAX - 1);
     if (entry[0] == '.') return leave_out(d, inside, "hidden", PACKED_NOT);
     if (is_unfinished(entry)) return leave_out(d, inside, "by its name unfinished or a spare copy", PACKED_NOT);
-    int exit_code = is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here);
+    for (int i = 0; i < d->options.skips; i++) {
+        const char *glob = d->options.skip[i];
+        char        reason[NAME_CHARS];
+        /* a glob matches the last part of a path, or the path inside the folder that the user named */
+        if (fnmatch(glob, entry, 0) != 0 && fnmatch(glob, inside + here->root, 0) != 0) continue;
+        snprintf(reason, sizeof reason, "skip=%.900s", glob);
+        d->skipped[i]++;
+        return leave_out(d, inside, reason, PACKED_NOT);
+    }
+    int exit_code = add_path(d, inside, inside, here);
     return exit_code ? refuse_later(d, inside, exit_code) : 0;
 }
 
@@ -633,24 +618,19 @@ static void leave_out_again(Documents *d) {
 
 const char *documents_input_name(const char *input) { return strcmp(input, "-") == 0 ? "standard input" : input; }
 
-/* Refuses options of the user that contradict each other, because one of them would be ignored silently. */
-static int check_options(const Documents *d) {
-    const DocumentOptions *o = &d->options;
-    if (o->field && o->format == FORMAT_TEXT)
-        return refuse(d, EXIT_CONFIG, "field=", "%.100s is for rows, and format=text has no rows: leave one of the two "
-                      "out", o->field);
-    if (o->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
-        return refuse(d, EXIT_CONFIG, "encoding=", "%s is given with format=parquet, whose text is always UTF-8: leave "
-                      "encoding= out", TEXT_ENCODINGS[o->encoding - 1]);
-    return 0;
-}
-
 int documents_find(Documents **found, char **names, int count, const DocumentOptions *options,
                    char fault[DOCUMENT_FAULT_CHARS]) {
     Documents *d = xcalloc(1, sizeof *d, NAMES);
     d->options = *options, d->fault = fault;
     d->skipped = xcalloc((size_t)options->skips + 1, sizeof *d->skipped, NAMES);
-    int exit_code = check_options(d);
+    int exit_code = 0;
+    /* refuses options that contradict each other, because one of them would be ignored silently */
+    if (options->field && options->format == FORMAT_TEXT)
+        exit_code = refuse(d, EXIT_CONFIG, "field=", "%.100s is for rows, and format=text has no rows: leave one of "
+                           "the two out", options->field);
+    else if (options->format == FORMAT_PARQUET && options->encoding > ENCODING_UTF8)
+        exit_code = refuse(d, EXIT_CONFIG, "encoding=", "%s is given with format=parquet, whose text is always UTF-8: "
+                           "leave encoding= out", TEXT_ENCODINGS[options->encoding - 1]);
     for (int i = 0; i < count && exit_code == 0; i++) {
         const char *name = documents_input_name(names[i]);
         int64_t     before = d->read.count + d->refused.count, lefts = d->left_out.count;
@@ -722,17 +702,6 @@ static int copy_bytes(const Documents *d, int from, int to, int64_t bytes) {
     return 1;
 }
 
-/* Refuses a pipe early if its first bytes are not of a kind that is read. start.path is a file with these bytes. The
- * reason is that the writer of a pipe may never end. A file that cannot be opened without its end, such as a packed
- * one, is judged when all of it is there. */
-static int judge_start(const Documents *d, Source start) {
-    OpenSource r;
-    int        exit_code = open_source(d, &start, &r);
-    if (exit_code == 0) close_source(&r);
-    free(start.note);
-    return start.encoding == ENCODING_FOUND ? 0 : exit_code;
-}
-
 int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_FAULT_CHARS]) {
     d->fault = fault;
     for (int64_t i = 0; i < d->read.count; i++) {
@@ -748,8 +717,17 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         int to = io_open(copy, IO_CREATE), rc = to;
         if (to >= 0) {
             rc = copy_bytes(d, from, to, TRIAL_BYTES);
-            start.path = copy;
-            if (rc > 0) exit_code = judge_start(d, start);
+            if (rc > 0) {
+                /* refuses the pipe early if its first bytes are not of a kind that is read, because its writer may
+                 * never end; a file that cannot be opened without its end, such as a packed one, is judged when all of
+                 * it is there */
+                OpenSource r;
+                start.path = copy;
+                exit_code = open_source(d, &start, &r);
+                if (exit_code == 0) close_source(&r);
+                if (start.encoding == ENCODING_FOUND) exit_code = 0;
+                free(start.note);
+            }
             if (rc > 0 && exit_code == 0) rc = copy_bytes(d, from, to, INT64_MAX);
             int closed = io_close(to);
             if (rc == 0) rc = closed;
@@ -972,39 +950,33 @@ static void print_counts(int64_t documents, int64_t bytes, int64_t invalid, FILE
 
 /* Counts of the files that are read in the same way, or that are left out for the same reason. */
 typedef struct { char kind[NAME_CHARS]; int64_t files, documents, bytes, invalid; const char *name[SHOWN_NAMES]; } Kind;
-typedef struct { Kind *kind; int64_t kinds; } Kinds;
-
-/* Adds a source to the counts of the kind of files called `name`. */
-static void count_kind(Kinds *all, const char *name, const Source *s) {
-    int64_t at = 0;
-    while (at < all->kinds && strcmp(all->kind[at].kind, name) != 0) at++;
-    if (at == all->kinds) {
-        all->kind = xrealloc(all->kind, sizeof *all->kind * (size_t)++all->kinds, "the kinds of the texts");
-        all->kind[at] = (Kind){.files = 0};
-        snprintf(all->kind[at].kind, sizeof all->kind[at].kind, "%s", name);
-    }
-    Kind *k = &all->kind[at];
-    if (k->files < SHOWN_NAMES) k->name[k->files] = s->name;
-    k->files++;
-    k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
-}
 
 /* Prints a line for each kind of files in a list. With are_read the line of the most frequent kind names no files. */
 static void print_kinds(const Sources *list, int are_read, FILE *out) {
-    Kinds   all = {NULL, 0};
-    char    kind[NAME_CHARS];
-    int64_t most = are_read ? 0 : -1;
+    Kind   *kinds = NULL;
+    char    name[NAME_CHARS];
+    int64_t count = 0, most = are_read ? 0 : -1;
     for (int64_t i = 0; i < list->count; i++) {
         const Source *s = &list->source[i];
-        if (are_read) kind_of(s, kind);
-        else snprintf(kind, sizeof kind, "%s", s->note);
-        shell_read_file(kind, sizeof kind, (ShellFile){.path = "FILE", .unpack = PACKINGS[s->packing].command});
-        count_kind(&all, kind, s);
+        int64_t       at = 0;
+        if (are_read) kind_of(s, name);
+        else snprintf(name, sizeof name, "%s", s->note);
+        shell_read_file(name, sizeof name, (ShellFile){.path = "FILE", .unpack = PACKINGS[s->packing].command});
+        while (at < count && strcmp(kinds[at].kind, name) != 0) at++;
+        if (at == count) {
+            kinds = xrealloc(kinds, sizeof *kinds * (size_t)++count, "the kinds of the texts");
+            kinds[at] = (Kind){.files = 0};
+            strcpy(kinds[at].kind, name);
+        }
+        Kind *k = &kinds[at];
+        if (k->files < SHOWN_NAMES) k->name[k->files] = s->name;
+        k->files++;
+        k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
     }
-    for (int64_t i = 1; are_read && i < all.kinds; i++)
-        if (all.kind[i].files > all.kind[most].files) most = i;
-    for (int64_t i = 0; i < all.kinds; i++) {
-        const Kind *k = &all.kind[i];
+    for (int64_t i = 1; are_read && i < count; i++)
+        if (kinds[i].files > kinds[most].files) most = i;
+    for (int64_t i = 0; i < count; i++) {
+        const Kind *k = &kinds[i];
         if (are_read) {
             fprintf(out, "  read     %lld file%s: %s", (long long)k->files, plural(k->files), k->kind);
             print_counts(k->documents, k->bytes, k->invalid, out);
@@ -1016,7 +988,7 @@ static void print_kinds(const Sources *list, int are_read, FILE *out) {
         if (i != most && k->files > shown) fprintf(out, " and %lld more", (long long)(k->files - shown));
         fputc('\n', out);
     }
-    free(all.kind);
+    free(kinds);
 }
 
 void documents_print(const Documents *d, FILE *out) {

@@ -147,18 +147,10 @@ static int word(Reader *r, const char *is) {
     return 1;
 }
 
-/* Fault of a line with NaN or Infinity, which are not JSON but which some programs write. is_not_finite() finds them,
- * and skips them if the reader is lenient. */
+/* Fault of a line with NaN or Infinity, which are not JSON but which some programs write. A lenient reader skips
+ * them. */
 static const char NOT_FINITE[] =
     "holds NaN or Infinity, which JSON does not have (Python writes them; write null instead)";
-static int is_not_finite(Reader *r) {
-    Reader at_word = *r;
-    if (at_word.at < at_word.end && *at_word.at == '-') at_word.at++;
-    if (!word(&at_word, "NaN") && !word(&at_word, "Infinity")) return 0;
-    if (r->is_lenient) r->at = at_word.at;
-    return 1;
-}
-
 static const char TOO_DEEP[] = "is nested too deeply: the limit is 64 levels";
 static const char NO_NAME[] = "has no name in quotes where one is expected";
 
@@ -186,10 +178,14 @@ static int value(Reader *r, int depth) {
         case '"': return r->at++, string(r, &text, &length);
         case '{': return r->at++, members(r, depth, '}');
         case '[': return r->at++, members(r, depth, ']');
-        default:
-            if (word(r, "null") || word(r, "true") || word(r, "false")) return 1;
-            return is_not_finite(r) ? r->is_lenient || fails(r, NOT_FINITE) : number(r);
     }
+    if (word(r, "null") || word(r, "true") || word(r, "false")) return 1;
+    Reader at_word = *r;
+    if (*at_word.at == '-') at_word.at++;
+    if (!word(&at_word, "NaN") && !word(&at_word, "Infinity")) return number(r);
+    if (!r->is_lenient) return fails(r, NOT_FINITE);
+    r->at = at_word.at;
+    return 1;
 }
 
 /* --- the line ----------------------------------------------------------------------------------------------------- */

@@ -427,18 +427,6 @@ typedef struct {
     int     is_field, is_elsewhere, is_encrypted;
 } Meta;
 
-/* Returns 1 if a path in the tree of columns consists of the name `field` alone. */
-static int is_path(Thrift *t, int type, const char *field) {
-    int    of, is_field = 0;
-    size_t count = thrift_list(t, type, &of);
-    for (size_t i = 0; i < count && t->state == THRIFT_GOOD; i++) {
-        size_t         bytes;
-        const uint8_t *name = thrift_text(t, of, &bytes);
-        is_field = count == 1 && bytes == strlen(field) && memcmp(name, field, bytes) == 0;
-    }
-    return is_field;
-}
-
 static void read_column_meta(Thrift *t, int type, const char *field, Meta *m) {
     int of;
     thrift_struct(t, type);
@@ -452,7 +440,15 @@ static void read_column_meta(Thrift *t, int type, const char *field, Meta *m) {
                     m->bad_encoding = encoding;
             }
             break;
-        case 3:  m->is_field = is_path(t, f.type, field); break;
+        case 3: { /* the path in the tree of columns; that of the column `field` consists of its name alone */
+            size_t count = thrift_list(t, f.type, &of), bytes;
+            m->is_field = 0;
+            for (size_t i = 0; i < count && t->state == THRIFT_GOOD; i++) {
+                const uint8_t *name = thrift_text(t, of, &bytes);
+                m->is_field = count == 1 && bytes == strlen(field) && memcmp(name, field, bytes) == 0;
+            }
+            break;
+        }
         case 4:  m->codec = thrift_int(t, f.type); break;
         case 5:  m->values = thrift_int(t, f.type); break;
         case 7:  m->bytes = thrift_int(t, f.type); break;
@@ -697,22 +693,6 @@ static int refuse_encoding(const Parquet *p, const char *what, int encoding, cha
                  "encoding PLAIN or a dictionary", p->name, what, encoding_name(encoding));
 }
 
-/* Finds the levels of a page, which say which rows are null, and moves *at to the values after them. In a page of
- * version 1 the length of the levels precedes them. */
-static int take_levels(Parquet *p, const PageHeader *h, const uint8_t **at, const uint8_t *end, char *fault) {
-    uint64_t bytes = (uint64_t)h->level_bytes;
-    if (h->kind == PAGE_DATA && p->column.is_optional) {
-        if (h->level_encoding != ENCODING_RLE) return refuse_encoding(p, "nulls", h->level_encoding, fault);
-        if (end - *at < 4) return damaged(p, fault, "a page is shorter than its own list of nulls");
-        bytes = length_at(*at);
-        *at += 4;
-    }
-    if (bytes > (uint64_t)(end - *at)) return damaged(p, fault, "a page is shorter than its own list of nulls");
-    p->levels = (PageRuns){.at = *at, .end = *at + bytes, .width = 1};
-    *at += bytes;
-    return 1;
-}
-
 static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     enum { WIDEST = 32 };
     if (h->values > p->chunk_left) return damaged(p, fault, "the column has more rows than the footer of the file "
@@ -722,7 +702,18 @@ static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     if (p->is_by_dictionary && p->entries < 0) return damaged(p, fault, "a page needs a dictionary, and there is none");
     if (read_page(p, h, &p->page, fault) < 0) return -1;
     const uint8_t *at = p->page.data, *end = at + h->bytes;
-    if (take_levels(p, h, &at, end, fault) < 0) return -1;
+    /* the levels, which say which rows are null, precede the values; in a page of version 1 their length precedes
+     * them */
+    uint64_t level_bytes = (uint64_t)h->level_bytes;
+    if (h->kind == PAGE_DATA && p->column.is_optional) {
+        if (h->level_encoding != ENCODING_RLE) return refuse_encoding(p, "nulls", h->level_encoding, fault);
+        if (end - at < 4) return damaged(p, fault, "a page is shorter than its own list of nulls");
+        level_bytes = length_at(at);
+        at += 4;
+    }
+    if (level_bytes > (uint64_t)(end - at)) return damaged(p, fault, "a page is shorter than its own list of nulls");
+    p->levels = (PageRuns){.at = at, .end = at + level_bytes, .width = 1};
+    at += level_bytes;
     p->chunk_left -= h->values;
     p->page_left = h->values;
     p->value = at, p->value_end = end;

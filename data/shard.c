@@ -50,16 +50,6 @@ static const struct { const char *start; size_t bytes; const char *what; } forei
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if the bytes are UTF-8 text without control characters, except white space, backspace and escape. A
- * character that the end of the bytes cuts is allowed. */
-static int is_text(const uint8_t *data, size_t bytes) {
-    const char *text = (const char *)data;
-    size_t      invalid, valid = utf8_valid(text, bytes, SPLIT_END, &invalid);
-    for (size_t i = 0; i < valid; i++)
-        if (data[i] == 0x7F || (data[i] < 0x20 && !(data[i] >= 8 && data[i] <= 13) && data[i] != 27)) return 0;
-    return bytes > 0 && (valid == bytes || utf8_is_cut(text + valid, bytes - valid));
-}
-
 const char *shard_text_kind(const uint8_t *data, size_t bytes) {
     if (bytes > SHARD_START_BYTES) bytes = SHARD_START_BYTES;
     /* checks the fields of a gzip header (RFC 1952): magic, deflate, flags, level, system */
@@ -70,8 +60,13 @@ const char *shard_text_kind(const uint8_t *data, size_t bytes) {
     if (bytes >= 6 && memcmp(data, "\xfd" "7zXZ", 6) == 0) return "xz";
     /* a page follows the magic; 0x15 is the first byte of a page header, the tag of its field `type` */
     if (bytes >= 5 && memcmp(data, "PAR1\x15", 5) == 0) return "parquet";
-    if (!is_text(data, bytes)) return NULL;
-    size_t first = 0;
+    /* returns NULL unless the bytes are UTF-8 without control characters, except white space, backspace and escape; a
+     * character that the end of the bytes cuts is allowed */
+    const char *text = (const char *)data;
+    size_t      first = 0, invalid, valid = utf8_valid(text, bytes, SPLIT_END, &invalid);
+    for (size_t i = 0; i < valid; i++)
+        if (data[i] == 0x7F || (data[i] < 0x20 && !(data[i] >= 8 && data[i] <= 13) && data[i] != 27)) return NULL;
+    if (bytes == 0 || (valid < bytes && !utf8_is_cut(text + valid, bytes - valid))) return NULL;
     while (first < bytes && strchr(" \t\r\n", data[first])) first++;
     return first < bytes && strchr("{[", data[first]) ? "JSON" : "UTF-8 text";
 }
@@ -188,7 +183,13 @@ static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
 
 /* How often each first and each second byte of 16-bit numbers occurs. */
 typedef struct { double count[2][256]; double numbers; } Spread;
-static double entropy(const Spread *s, int which);
+
+static double entropy(const Spread *s, int which) { /* returns the entropy of one of the two bytes, in bits */
+    double sum = 0;
+    for (int b = 0; b < 256; b++)
+        if (s->count[which][b] > 0) sum -= s->count[which][b] / s->numbers * log2(s->count[which][b] / s->numbers);
+    return sum;
+}
 
 /* Returns 1 for floats such as weights and activations: each is 0, or of a size that leaves most exponents unused. In
  * floats of 32 and 64 bits two bytes of the mantissa must be spread evenly over all values, in those of 16 bits one
@@ -212,22 +213,6 @@ static int are_reals(const NumberType *t, const uint8_t *data, size_t count) {
     if (spread.numbers < SEEN / 4 || kinds < SEEN / 8 || entropy(&spread, 0) < 7.5) return 0;
     return is_short ? fmin((double)below, spread.numbers - (double)below) > spread.numbers / 8
                     : entropy(&spread, 1) > 7.5;
-}
-
-/* Counts the bytes of the 16-bit numbers that are not 0. Zeros are left out, because padding would make a vocabulary
- * look uneven. */
-static Spread spread_of(const uint8_t *data, size_t count) {
-    Spread s = {{{0}}, 0};
-    for (size_t i = 0; i < count; i++)
-        if (data[2 * i] | data[2 * i + 1]) s.count[0][data[2 * i]]++, s.count[1][data[2 * i + 1]]++, s.numbers++;
-    return s;
-}
-
-static double entropy(const Spread *s, int which) { /* returns the entropy of one of the two bytes, in bits */
-    double sum = 0;
-    for (int b = 0; b < 256; b++)
-        if (s->count[which][b] > 0) sum -= s->count[which][b] / s->numbers * log2(s->count[which][b] / s->numbers);
-    return sum;
 }
 
 static int values(const Spread *s, int which) {
@@ -262,7 +247,10 @@ static int are_bytes(const Spread *s) {
 /* --- numbers: the whole ------------------------------------------------------------------------------------------- */
 
 const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_negatives) {
-    Spread spread = spread_of(data, bytes / 2);
+    Spread spread = {{{0}}, 0}; /* without zeros, because padding would make a vocabulary look uneven */
+    for (size_t i = 0; i < bytes / 2; i++)
+        if (data[2 * i] | data[2 * i + 1])
+            spread.count[0][data[2 * i]]++, spread.count[1][data[2 * i + 1]]++, spread.numbers++;
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
         const NumberType *t = &TYPES[i];
         size_t            count = bytes / (size_t)t->bytes;

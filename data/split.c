@@ -119,25 +119,20 @@ static int reads_one(const char **p) {
     return reads_character(p) >= 0;
 }
 
-static int reads_interval(const char **p) {
-    char *end;
-    long  least = strtol(*p + 1, &end, 10), most = least;
-    if (end == *p + 1 || !strchr("0123456789", (*p)[1])) return 0;
-    if (*end == ',') {
-        const char *digits = ++end;
-        most = *end == '}' ? 1000 : strtol(digits, &end, 10);
-        if (!strchr("0123456789}", *digits)) return 0;
-    }
-    if (*end != '}' || most < 1 || most < least || most > 1000) return 0;
-    *p = end + 1;
-    return 1;
-}
-
 /* Reads the repeat of a construct, if there is one: ? * + or {n,m}. A lazy or possessive repeat is read only where both
  * engines give it the same meaning. */
 static int reads_repeat(const char **p) {
     if (**p == '{') {
-        if (!reads_interval(p)) return 0;
+        char *end;
+        long  least = strtol(*p + 1, &end, 10), most = least;
+        if (end == *p + 1 || !strchr("0123456789", (*p)[1])) return 0;
+        if (*end == ',') {
+            const char *digits = ++end;
+            most = *end == '}' ? 1000 : strtol(digits, &end, 10);
+            if (!strchr("0123456789}", *digits)) return 0;
+        }
+        if (*end != '}' || most < 1 || most < least || most > 1000) return 0;
+        *p = end + 1;
     } else if (**p && strchr("?*+", **p)) {
         ++*p;
         if (**p == '?' || **p == '+') ++*p;
@@ -240,24 +235,19 @@ struct Split {
     const Rule *volatile busy;
 };
 
-/* Returns the pattern with \s written as the Unicode property White_Space. The two differ in U+180E: PCRE2's \s matches
- * it, but it has not been white space in Unicode since 6.3. */
-static char *with_unicode_spaces(const char *pattern) {
-    char *out = xmalloc(20 * strlen(pattern) + 1, PATTERN), *to = out;
-    for (const char *at = pattern; *at; at++) {
-        if (*at != '\\' || !at[1]) *to++ = *at;
-        else if (at[1] == 's' || at[1] == 'S') to += sprintf(to, "\\%c{White_Space}", *++at == 's' ? 'p' : 'P');
-        else *to++ = *at++, *to++ = *at;
-    }
-    *to = 0;
-    return out;
-}
-
 static void compile_constructs(Rule *r) {
     int                    error;
     size_t                 at;
-    char                  *text = with_unicode_spaces(r->pattern);
+    char                  *text = xmalloc(20 * strlen(r->pattern) + 1, PATTERN), *to = text;
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    /* writes \s as the Unicode property White_Space: PCRE2's \s also matches U+180E, which has not been white space in
+     * Unicode since 6.3 */
+    for (const char *from = r->pattern; *from; from++) {
+        if (*from != '\\' || !from[1]) *to++ = *from;
+        else if (from[1] == 's' || from[1] == 'S') to += sprintf(to, "\\%c{White_Space}", *++from == 's' ? 'p' : 'P');
+        else *to++ = *from++, *to++ = *from;
+    }
+    *to = 0;
     if (!context) fail(EXIT_MEMORY, "no memory for %s; free memory on this host", PATTERN);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     r->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at, context);

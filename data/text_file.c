@@ -106,29 +106,22 @@ static void use(Unpack *u, size_t bytes) { u->at += bytes, u->used += (int64_t)b
 
 /* --- packed: gzip ------------------------------------------------------------------------------------------------- */
 
-/* Begins the next member of a gzip file. Returns 1, 0 if the file has no more members, or minus an exit code. */
-static int64_t begin_gzip(Unpack *u, char *fault) {
-    int64_t n = refill(u, 2, fault);
-    if (n < 0) return n;
-    if (n == 0 && u->member > 0) return 0;
-    if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
-        return -FAULT(EXIT_DATA, "has bytes after gzip member %d, from byte %lld on, that are not gzip: it "
-                      "is damaged, or something was appended; copy or download it again ($ gzip -dc < PACKED > NEW "
-                      "keeps what is before them)", u->member, (long long)u->used);
-    u->member++;
-    if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text; free memory on "
-                                                              "this host");
-    u->is_between = 0;
-    return 1;
-}
-
 static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
     u->gzip.next_out = (Bytef *)data, u->gzip.avail_out = (uInt)bytes;
     for (;;) {
-        int64_t n = u->is_between ? begin_gzip(u, fault) : 1;
+        int64_t n = refill(u, u->is_between ? 2 : 1, fault);
         if (n < 0) return n;
-        if (n == 0) return u->is_done = 1, 0;
-        if ((n = refill(u, 1, fault)) < 0) return n;
+        if (u->is_between) { /* the next member begins, or the file ends */
+            if (n == 0 && u->member > 0) return u->is_done = 1, 0;
+            if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
+                return -FAULT(EXIT_DATA, "has bytes after gzip member %d, from byte %lld on, that are not gzip: it "
+                              "is damaged, or something was appended; copy or download it again ($ gzip -dc < PACKED "
+                              "> NEW keeps what is before them)", u->member, (long long)u->used);
+            u->member++;
+            if (u->member > 1 && inflateReset(&u->gzip) != Z_OK)
+                fail(EXIT_MEMORY, "no memory to unpack a text; free memory on this host");
+            u->is_between = 0;
+        }
         u->gzip.next_in = (Bytef *)u->in + u->at, u->gzip.avail_in = (uInt)(u->end - u->at);
         int status = inflate(&u->gzip, Z_NO_FLUSH);
         use(u, u->end - u->at - u->gzip.avail_in);
@@ -176,26 +169,6 @@ static int64_t is_too_wide(const Unpack *u, char *fault) {
                   "--long=31 < PACKED > NEW", (double)u->window / mib, there);
 }
 
-/* Begins the next frame of a zstd file. Returns 1, 0 if the file has no more frames, or minus an exit code. */
-static int64_t begin_zstd(Unpack *u, char *fault) {
-    int64_t n = refill(u, ZSTD_HEADER, fault);
-    if (n <= 0) return n;
-    u->member++;
-    u->window = window_of((const unsigned char *)u->in + u->at, n);
-    if (u->window > (uint64_t)1 << ZSTD_MOST || (u->window > (uint64_t)1 << 27 && u->window > memory_there()))
-        return is_too_wide(u, fault);
-    if (n >= 4 && memcmp(u->in + u->at, "\x04\x22\x4d\x18", 4) == 0)
-        return -FAULT(EXIT_DATA, "is packed by lz4, which is not read: $ lz4 -dc < PACKED > NEW unpacks it");
-    if (u->member > 1 && unpack_kind(u->in + u->at, (size_t)n) != PACKED_ZSTD) {
-        if (n < 4 && u->is_at_end && memcmp(u->in + u->at, "\x28\xb5\x2f", (size_t)n) == 0) return is_cut(u, fault);
-        return -FAULT(EXIT_DATA, "has bytes after zstd frame %d, from byte %lld on, that are not zstd: it is "
-                      "damaged, or something was appended; copy or download it again ($ zstd -dc --long=31 < PACKED "
-                      "> NEW keeps what is before them)", u->member - 1, (long long)u->used);
-    }
-    u->is_between = 0;
-    return 1;
-}
-
 static int64_t zstd_fault(const Unpack *u, size_t status, char *fault) {
     switch (ZSTD_getErrorCode(status)) {
     case ZSTD_error_memory_allocation:
@@ -211,10 +184,26 @@ static int64_t zstd_fault(const Unpack *u, size_t status, char *fault) {
 static int64_t read_zstd(Unpack *u, char *data, size_t bytes, char *fault) {
     ZSTD_outBuffer out = {data, bytes, 0};
     while (out.pos == 0) {
-        int64_t n = u->is_between ? begin_zstd(u, fault) : 1;
+        int64_t     n = refill(u, u->is_between ? ZSTD_HEADER : 1, fault);
+        const char *head = u->in + u->at;
         if (n < 0) return n;
-        if (n == 0) return u->is_done = 1, 0;
-        if ((n = refill(u, 1, fault)) < 0) return n;
+        if (u->is_between) { /* the next frame begins, or the file ends */
+            if (n == 0) return u->is_done = 1, 0;
+            u->member++;
+            u->window = window_of((const unsigned char *)head, n);
+            if (u->window > (uint64_t)1 << ZSTD_MOST || (u->window > (uint64_t)1 << 27 && u->window > memory_there()))
+                return is_too_wide(u, fault);
+            if (n >= 4 && memcmp(head, "\x04\x22\x4d\x18", 4) == 0)
+                return -FAULT(EXIT_DATA, "is packed by lz4, which is not read: $ lz4 -dc < PACKED > NEW unpacks it");
+            int is_other = u->member > 1 && unpack_kind(head, (size_t)n) != PACKED_ZSTD;
+            if (is_other && n < 4 && u->is_at_end && memcmp(head, "\x28\xb5\x2f", (size_t)n) == 0)
+                return is_cut(u, fault);
+            if (is_other)
+                return -FAULT(EXIT_DATA, "has bytes after zstd frame %d, from byte %lld on, that are not zstd: it is "
+                              "damaged, or something was appended; copy or download it again ($ zstd -dc --long=31 < "
+                              "PACKED > NEW keeps what is before them)", u->member - 1, (long long)u->used);
+            u->is_between = 0;
+        }
         ZSTD_inBuffer in = {u->in + u->at, u->end - u->at, 0};
         size_t        status = ZSTD_decompressStream(u->zstd, &out, &in);
         use(u, in.pos);
@@ -271,25 +260,23 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
     return -FAULT(EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
 }
 
-static int64_t open_xz(Unpack *u, char *fault) {
-    struct archive_entry *entry;
-    u->xz = archive_read_new();
-    if (!u->xz) fail(EXIT_MEMORY, "no memory to unpack a text; free memory on this host");
-    archive_read_support_filter_xz(u->xz);
-    archive_read_support_format_raw(u->xz);
-    archive_read_support_format_empty(u->xz);
-    u->member = 1;
-    int status = archive_read_open(u->xz, u, NULL, next_xz, NULL);
-    if (status == ARCHIVE_OK) status = archive_read_next_header(u->xz, &entry);
-    if (status != ARCHIVE_OK && status != ARCHIVE_EOF) return xz_fault(u, fault);
-    if (archive_filter_count(u->xz) > 2)
-        return -FAULT(EXIT_DATA, "is packed twice: $ xz -dc < PACKED > NEW unpacks it once");
-    return status == ARCHIVE_EOF ? 0 : 1;
-}
-
 static int64_t read_xz(Unpack *u, char *data, size_t bytes, char *fault) {
-    int64_t is_open = u->xz ? 1 : open_xz(u, fault);
-    if (is_open <= 0) return u->is_done = 1, is_open;
+    if (!u->xz) {
+        struct archive_entry *entry;
+        u->xz = archive_read_new();
+        if (!u->xz) fail(EXIT_MEMORY, "no memory to unpack a text; free memory on this host");
+        archive_read_support_filter_xz(u->xz);
+        archive_read_support_format_raw(u->xz);
+        archive_read_support_format_empty(u->xz);
+        u->member = 1;
+        int status = archive_read_open(u->xz, u, NULL, next_xz, NULL);
+        if (status == ARCHIVE_OK) status = archive_read_next_header(u->xz, &entry);
+        u->is_done = status != ARCHIVE_OK;
+        if (u->is_done && status != ARCHIVE_EOF) return xz_fault(u, fault);
+        if (archive_filter_count(u->xz) > 2)
+            return u->is_done = 1, -FAULT(EXIT_DATA, "is packed twice: $ xz -dc < PACKED > NEW unpacks it once");
+        if (u->is_done) return 0;
+    }
     la_ssize_t n;
     do n = archive_read_data(u->xz, data, bytes);
     while (n == ARCHIVE_RETRY);
@@ -473,24 +460,6 @@ static const char *encoding_name(TextEncoding e) { return TEXT_ENCODINGS[e - ENC
 
 static int begins_with(const char *start, size_t starts, const char *with, size_t bytes, size_t at) {
     return starts >= at + bytes && memcmp(start + at, with, bytes) == 0;
-}
-
-/* Detects and skips the byte-order mark. If the user has asked for an encoding, the mark of another one is a fault. */
-static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
-    f->encoding = asked;
-    for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
-        if (!begins_with(f->start, f->starts, MARKS[i].start, (size_t)MARKS[i].bytes, 0)) continue;
-        if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE)
-            continue; /* the four bytes are also the mark of UTF-16LE and then U+0000, and UTF-16LE was asked for */
-        if (asked != ENCODING_FOUND && asked != MARKS[i].encoding)
-            return FAULT(EXIT_DATA, "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= "
-                         "out, and the mark decides", encoding_name(MARKS[i].encoding), encoding_name(asked));
-        f->encoding = MARKS[i].encoding, f->mark = MARKS[i].bytes;
-        break;
-    }
-    if (f->encoding == ENCODING_FOUND) f->encoding = ENCODING_UTF8;
-    f->given = (size_t)f->mark, f->at = f->mark;
-    return 0;
 }
 
 /* Returns 1 if a text may contain this code point: it is assigned, and no control character but common ones such as
@@ -804,8 +773,20 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
     if (f->packing != PACKED_NOT) f->packed = unpack_create(f->packing, read_raw, f);
     n = fill(f, f->start, &f->starts, fault);
     if (n < 0) return (int)-n;
-    int exit_code = take_mark(f, asked, fault);
-    if (exit_code || f->mark || asked != ENCODING_FOUND) return exit_code;
+    /* detects and skips the byte-order mark; if the user has asked for an encoding, the mark of another is a fault */
+    f->encoding = asked;
+    for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS && !f->mark; i++) {
+        if (!begins_with(f->start, f->starts, MARKS[i].start, (size_t)MARKS[i].bytes, 0)) continue;
+        if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE)
+            continue; /* the four bytes are also the mark of UTF-16LE and then U+0000, and UTF-16LE was asked for */
+        if (asked != ENCODING_FOUND && asked != MARKS[i].encoding)
+            return FAULT(EXIT_DATA, "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= "
+                         "out, and the mark decides", encoding_name(MARKS[i].encoding), encoding_name(asked));
+        f->encoding = MARKS[i].encoding, f->mark = MARKS[i].bytes;
+    }
+    if (f->encoding == ENCODING_FOUND) f->encoding = ENCODING_UTF8;
+    f->given = (size_t)f->mark, f->at = f->mark;
+    if (f->mark || asked != ENCODING_FOUND) return 0;
     const char  *what;
     TextKind     kind = text_file_kind(f, &what);
     TextEncoding found = kind == TEXT_PLAIN || kind == TEXT_BINARY ? unmarked_encoding(f) : ENCODING_FOUND;

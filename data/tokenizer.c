@@ -12,22 +12,17 @@
 #include "core/io.h"
 #include "data/tokens_json.h"
 
-/* Returns 1 if the tokenizer in a file only turns bytes into ids: its vocabulary is the 256 bytes, each with its own
- * value as id, and it changes text in no other way. */
-static int is_of_bytes(const BpeFile *f) {
-    const Bpe *b = f->bpe;
-    size_t     bytes;
-    if (f->normal_forms > 0 || f->begins > 0 || split_removes(f->split)) return 0;
-    for (int32_t id = 0; id < 256; id++) {
-        const char *text = bpe_bytes(b, id, &bytes);
-        if (!text || bytes != 1 || (unsigned char)*text != id) return 0;
-    }
-    return bpe_ids(b) == 256;
-}
-
-/* Makes a tokenizer from what was read of its file. The tokenizer owns `file` from now on. */
+/* Makes a tokenizer from what was read of its file. The tokenizer owns `file` from now on. If the vocabulary is the 256
+ * bytes, each with its own value as id, and the file changes text in no other way, the tokenizer only turns bytes into
+ * ids. */
 static Tokenizer of_file(BpeFile file, int64_t vocab_size) {
-    if (!is_of_bytes(&file)) return (Tokenizer){TOKENIZER_BPE, vocab_size, file};
+    int is_bytes = file.normal_forms == 0 && file.begins == 0 && !split_removes(file.split) && bpe_ids(file.bpe) == 256;
+    for (int32_t id = 0; is_bytes && id < 256; id++) {
+        size_t      bytes;
+        const char *text = bpe_bytes(file.bpe, id, &bytes);
+        is_bytes = text && bytes == 1 && (unsigned char)*text == id;
+    }
+    if (!is_bytes) return (Tokenizer){TOKENIZER_BPE, vocab_size, file};
     bpe_file_free(&file);
     return (Tokenizer){.kind = TOKENIZER_BYTES, .vocab_size = 256};
 }
@@ -58,21 +53,6 @@ Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     return t;
 }
 
-/* Writes the path of a file NAME.tiktoken in the folder to out; of several, the first by name. Returns 0 if there is
- * none. */
-static int find_tiktoken(const char *folder, char *out, size_t capacity) {
-    char           best[256] = "";
-    DIR           *d = opendir(folder);
-    struct dirent *entry;
-    while (d && (entry = readdir(d))) {
-        const char *name = entry->d_name;
-        if (has_ending(name, ".tiktoken") && strlen(name) < sizeof best && (!*best || strcmp(name, best) < 0))
-            strcpy(best, name);
-    }
-    if (d) closedir(d);
-    return *best && (size_t)snprintf(out, capacity, "%s/%s", folder, best) < capacity;
-}
-
 int tokenizer_beside(const char *shard, char *out, size_t capacity) {
     static const char *const FILES[] = {"tokenizer.json", "vocab.json"};
     char                     folder[4200];
@@ -80,7 +60,15 @@ int tokenizer_beside(const char *shard, char *out, size_t capacity) {
         for (int i = 0; i < 2; i++)
             if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0)
                 return 1;
-        if (find_tiktoken(folder, out, capacity)) return 1;
+        char best[256] = ""; /* a file NAME.tiktoken in the folder; of several, the first by name */
+        DIR *d = opendir(folder);
+        for (struct dirent *entry; d && (entry = readdir(d));) {
+            const char *name = entry->d_name;
+            if (has_ending(name, ".tiktoken") && strlen(name) < sizeof best && (!*best || strcmp(name, best) < 0))
+                strcpy(best, name);
+        }
+        if (d) closedir(d);
+        if (*best && (size_t)snprintf(out, capacity, "%s/%s", folder, best) < capacity) return 1;
     }
     return 0;
 }
@@ -160,21 +148,15 @@ static int64_t ids_of(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->kind == TOKENIZER_BYTES ? 256 : 0;
 }
 
-/* Returns the first id whose text differs between the two tokenizers, or -1 if there is none. */
-static int32_t other_text(const Tokenizer *a, const Tokenizer *b) {
-    for (int32_t id = 0; id < 256 || id < ids_of(a) || id < ids_of(b); id++) {
-        size_t      n = 0, m = 0;
-        char        x, y;
-        const char *in_a = bytes_of(a, id, &x, &n), *in_b = bytes_of(b, id, &y, &m);
-        if (!in_a != !in_b || n != m || (in_a && memcmp(in_a, in_b, n) != 0)) return id;
-    }
-    return -1;
-}
-
 int tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]) {
     if (a->kind == TOKENIZER_IDS || b->kind == TOKENIZER_IDS) return 0;
-    int32_t id = other_text(a, b);
-    if (id >= 0) return snprintf(why, TOKENIZER_WHY_CHARS, "from id %d on they differ", id), 1;
+    for (int32_t id = 0; id < 256 || id < ids_of(a) || id < ids_of(b); id++) {
+        size_t      n = 0, m = 0;
+        char        byte, other_byte;
+        const char *text = bytes_of(a, id, &byte, &n), *other = bytes_of(b, id, &other_byte, &m);
+        if (!text != !other || n != m || (text && memcmp(text, other, n) != 0))
+            return snprintf(why, TOKENIZER_WHY_CHARS, "from id %d on they differ", id), 1;
+    }
     Print       x = print_of(a), y = print_of(b);
     const char *what = x.added != y.added     ? "their added tokens differ"
                        : x.merges != y.merges ? "their merges differ"
@@ -201,29 +183,9 @@ void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *fi
          name, (long long)ids_of(t), path, (long long)ids, cure);
 }
 
-/* Refuses two data files that were made with different tokenizers, for data without the files of a tokenizer. The sign
- * is that the tokens.json of the two files give different numbers of ids. */
-static void refuse_other_notes(const char *file, const char *other) {
-    char    notes[4200], others[4200];
-    int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);
-    if (ids == 0 || theirs == 0 || ids == theirs) return;
-    tokens_json_path(file, notes, sizeof notes), tokens_json_path(other, others, sizeof others);
-    fail(EXIT_DATA, "the data were made with several tokenizers: one of %lld ids, according to %s, and one of %lld "
-         "ids, according to %s; make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT out=FOLDER "
-         "tokenizer=FOLDER_OR_FILE", (long long)ids, notes,
-         (long long)theirs, others);
-}
-
-/* Returns 1 if the tokens.json of each file says that its tokens are bytes (256 ids). */
-static int are_noted_bytes(const char *const *file, int64_t files) {
-    for (int64_t i = 0; i < files; i++)
-        if ((i == 0 || !tokens_json_is_same(file[i - 1], file[i])) && tokens_json_vocab_size(file[i]) != 256) return 0;
-    return files > 0;
-}
-
 /* Files of one folder are checked once, if they are adjacent in the list. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size) {
-    char        beside[4200], name[4300];
+    char        beside[4200], other[4200], name[4300];
     int         is_given = *path != 0, is_beside = 0;
     const char *cure = is_given ? "leave data.tokenizer empty"
                                 : "make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT "
@@ -232,14 +194,26 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
         is_beside = tokenizer_beside(file[i], beside, sizeof beside);
     if (is_beside) path = beside;
     Tokenizer t = tokenizer_create(path, vocab_size);
-    if (t.kind == TOKENIZER_IDS && vocab_size > 256 && are_noted_bytes(file, files)) t.kind = TOKENIZER_BYTES;
+    /* 1 if the tokens are bytes, because the tokens.json of each file gives 256 ids */
+    int are_bytes = t.kind == TOKENIZER_IDS && vocab_size > 256 && files > 0;
+    for (int64_t i = 0; are_bytes && i < files; i++)
+        if (i == 0 || !tokens_json_is_same(file[i - 1], file[i])) are_bytes = tokens_json_vocab_size(file[i]) == 256;
+    if (are_bytes) t.kind = TOKENIZER_BYTES;
     snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *path ? "" : "a vocabulary of bytes", path);
-    for (int64_t i = 0, noted = -1; i < files; i++) {
+    int64_t noted = -1, noted_ids = 0; /* the first file whose tokens.json gives a number of ids, and this number */
+    for (int64_t i = 0; i < files; i++) {
         if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;
         tokens_json_check(file[i]);
         tokenizer_refuse_other(&t, name, file[i], "the data", cure);
-        if (t.kind == TOKENIZER_IDS && noted >= 0) refuse_other_notes(file[noted], file[i]);
-        if (tokens_json_vocab_size(file[i]) > 0 && noted < 0) noted = i;
+        int64_t ids = tokens_json_vocab_size(file[i]);
+        /* without the files of a tokenizer, other numbers of ids are the sign of different tokenizers */
+        if (t.kind == TOKENIZER_IDS && noted >= 0 && ids > 0 && ids != noted_ids) {
+            tokens_json_path(file[noted], beside, sizeof beside), tokens_json_path(file[i], other, sizeof other);
+            fail(EXIT_DATA, "the data were made with several tokenizers: one of %lld ids, according to %s, and one of "
+                 "%lld ids, according to %s; make the shards of all texts with one tokenizer: ./train_gpt tokenize "
+                 "TEXT out=FOLDER tokenizer=FOLDER_OR_FILE", (long long)noted_ids, beside, (long long)ids, other);
+        }
+        if (noted < 0 && ids > 0) noted = i, noted_ids = ids;
     }
     return t;
 }
