@@ -159,29 +159,7 @@ static Awaited pause_a_second(Island *s) {
     return MET;
 }
 
-static int is_past(Island *s, double until_ms) {
-    int64_t past = clock_ms() > until_ms;
-    comm_all_reduce_i64(s->parts.comm, &past, 1, COMM_MAX);
-    return (int)past;
-}
-
 /* --- joining ------------------------------------------------------------------------------------------------------ */
-
-static void say_hello(Island *s) {
-    const Dataset *train = s->parts.train;
-    Hello          hello = {.protocol = CHANNEL_PROTOCOL,
-                            .rank = s->link->rank,
-                            .ranks = s->link->ranks,
-                            .config = config_to_json(s->parts.config),
-                            .data = hello_data(train),
-                            .data_files = train->shards,
-                            .elems = s->link->elems,
-                            .samples = train->samples};
-    snprintf(hello.island, sizeof hello.island, "%s", s->parts.id);
-    for (int i = 0; i < s->links; i++) message_send(s->link[i].server, MESSAGE_HELLO, 0, &hello);
-    free(hello.data);
-    cJSON_Delete(hello.config);
-}
 
 /* Collective. Receives the part of the weights x that one server has. Each chunk arrives at one rank, which broadcasts
  * it to all. */
@@ -250,7 +228,19 @@ static void check_welcome(Link *l) {
 /* Collective, after connecting. Sends the message HELLO to the servers and waits for the first lease (samples to train
  * on) and weights. */
 static Awaited introduce(Island *s) {
-    say_hello(s);
+    const Dataset *train = s->parts.train;
+    Hello          hello = {.protocol = CHANNEL_PROTOCOL,
+                            .rank = s->link->rank,
+                            .ranks = s->link->ranks,
+                            .config = config_to_json(s->parts.config),
+                            .data = hello_data(train),
+                            .data_files = train->shards,
+                            .elems = s->link->elems,
+                            .samples = train->samples};
+    snprintf(hello.island, sizeof hello.island, "%s", s->parts.id);
+    for (int i = 0; i < s->links; i++) message_send(s->link[i].server, MESSAGE_HELLO, 0, &hello);
+    free(hello.data);
+    cJSON_Delete(hello.config);
     Awaited now = await(s, LINK_WELCOME, 1);
     if (now != MET) return now;
     for (int i = 0; i < s->links; i++) check_welcome(&s->link[i]);
@@ -275,7 +265,9 @@ IslandState island_join(Island *s) {
         share_fault(s);
         if (is_connected) warn("%s; this job joins again", s->lost);
         if (is_connected && s->link->has_welcome) until_ms = clock_ms() + patience_ms;
-        if (is_past(s, until_ms)) return ISLAND_LOST;
+        int64_t is_late = clock_ms() > until_ms;
+        comm_all_reduce_i64(s->parts.comm, &is_late, 1, COMM_MAX);
+        if (is_late) return ISLAND_LOST;
         failures = is_connected ? 0 : failures + 1;
         if (failures == 1)
             warn("%s; this job tries again for %g s (outer.patience_seconds)", s->lost, patience_ms * 1e-3);

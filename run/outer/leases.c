@@ -269,16 +269,6 @@ static Member *find_member(Members *ms, const char *id) {
     return m;
 }
 
-static int take_place(Member *m, const Hello *hello) {
-    free(m->received);
-    m->received = calloc((size_t)hello->ranks, 1);
-    held_forget(&m->held);
-    m->ranks = hello->ranks, m->joined = m->leaves = m->knows_end = 0;
-    m->state = m->received ? MEMBER_GATHERS : MEMBER_GONE;
-    snprintf(m->id, sizeof m->id, "%s", hello->island);
-    return m->received != NULL;
-}
-
 Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]) {
     Member *m = find_member(ms, hello->island);
     *was = -1;
@@ -287,8 +277,15 @@ Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *wa
                NULL;
     int is_again = m->state != MEMBER_GONE && (m->ranks != hello->ranks || m->received[hello->rank]);
     if (is_again) *was = members_lose(m);
-    if (m->state == MEMBER_GONE && !take_place(m, hello))
-        return message_fault(fault, "is one too many: the server has no memory for it"), NULL;
+    if (m->state == MEMBER_GONE) {
+        free(m->received);
+        m->received = calloc((size_t)hello->ranks, 1);
+        held_forget(&m->held);
+        m->ranks = hello->ranks, m->joined = m->leaves = m->knows_end = 0;
+        snprintf(m->id, sizeof m->id, "%s", hello->island);
+        if (!m->received) return message_fault(fault, "is one too many: the server has no memory for it"), NULL;
+        m->state = MEMBER_GATHERS;
+    }
     m->received[hello->rank] = 1;
     m->heard_ms = now_ms;
     if (++m->joined == m->ranks) m->state = MEMBER_WAITS;

@@ -297,18 +297,6 @@ static int refuse_data(const Hello *hello, const Dataset *train, char *why, size
     return *why ? EXIT_DATA : 0;
 }
 
-/* Compares the HELLO message of an island with this server. Returns 0 if the island may join. Otherwise returns an exit
- * code for it, with a sentence in why [bytes] that has the values of both. Only the first server (the leader) compares
- * data. */
-static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t bytes) {
-    if (config_differs(s, hello->config, why, bytes)) return EXIT_CONFIG;
-    int code = s->parts.train ? refuse_data(hello, s->parts.train, why, bytes) : 0;
-    if (code || hello->elems == s->elems) return code;
-    snprintf(why, bytes, "the island's model has %" PRId64 " parameters, and the server's %" PRId64, hello->elems,
-             s->elems);
-    return EXIT_CONFIG;
-}
-
 /* --- the leader: frames of followers, and orders to them ---------------------------------------------------------- */
 
 /* Handles the FOLLOW message of another server, and accepts it as a follower. Sends it the part of the weights that it
@@ -517,22 +505,18 @@ static void say_closed(Server *s, Member *m, int islands, double norm, int64_t s
     m->knows_end = closed.is_done;
 }
 
-static void welcome(Server *s, Peer *p) {
-    char    name[160];
-    Member *m = p->member;
-    Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .part = s->parts.part,
-                 .parts = s->parts.parts, .changes = round_change_type(s->parts.config) != FRAME_F32};
-    message_send(p->channel, MESSAGE_WELCOME, w.round, &w);
-    if (m->state != MEMBER_WAITS || !leads(s)) return;
-    s->parts.note("%s has joined with %d rank%s", name_of(s, m, name), m->ranks, m->ranks == 1 ? "" : "s");
-}
-
 static int take_hello(Server *s, Peer *p, const void *payload, size_t bytes, char *why) {
     Hello   hello;
     int64_t was = -1;
     if (p->member) return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "sent the message HELLO twice" OTHER_VERSION);
     if (!message_read(MESSAGE_HELLO, payload, bytes, &hello, why)) return EXIT_PEER;
-    int     code = hello_refuse(s, &hello, why, MESSAGE_FAULT_BYTES);
+    int code = config_differs(s, hello.config, why, MESSAGE_FAULT_BYTES) ? EXIT_CONFIG : 0;
+    /* only the first server (the leader) has the data */
+    if (!code && s->parts.train) code = refuse_data(&hello, s->parts.train, why, MESSAGE_FAULT_BYTES);
+    if (!code && hello.elems != s->elems)
+        code = fault_text(why, MESSAGE_FAULT_BYTES, EXIT_CONFIG,
+                          "the island's model has %" PRId64 " parameters, and the server's %" PRId64, hello.elems,
+                          s->elems);
     Member *m = code ? NULL : members_join(&s->members, &hello, clock_ms(), &was, why);
     if (!code && !m) code = EXIT_PEER;
     take_back(s, was);
@@ -541,7 +525,12 @@ static int take_hello(Server *s, Peer *p, const void *payload, size_t bytes, cha
         const char *compress = cJSON_GetStringValue(json_member(json_member(hello.config, "outer"), "compress"));
         p->member = m, p->rank = hello.rank;
         m->takes_changes = compress && strcmp(compress, "none") != 0;
-        welcome(s, p);
+        Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .part = s->parts.part,
+                     .parts = s->parts.parts, .changes = round_change_type(s->parts.config) != FRAME_F32};
+        message_send(p->channel, MESSAGE_WELCOME, w.round, &w);
+        char name[160];
+        if (m->state == MEMBER_WAITS && leads(s))
+            s->parts.note("%s has joined with %d rank%s", name_of(s, m, name), m->ranks, plural(m->ranks));
     }
     message_free(MESSAGE_HELLO, &hello);
     return code;
@@ -598,32 +587,21 @@ static int take_end(Server *s, Peer *p, const void *payload, size_t bytes, char 
     return 0;
 }
 
-static void take_bye(Server *s, Peer *p) {
-    Member *m = p->member;
-    if (m->state == MEMBER_TRAINS && m->received[p->rank] == 2) m->leaves = 1; /* the END messages of the other ranks of
-                                                                                * the training job are on their way */
-    else lose_member(s, m, "leaves");
-}
-
-/* outer.wait=none with outer.compress: allocates the server's record of the weights that an island will fetch. Returns
- * 0 if memory is not enough. */
-static int may_hold(Server *s, Member *m) {
-    FrameType type = held_type(s->parts.config);
-    return type == FRAME_F32 || !m->takes_changes || m->held.x ||
-           held_begin(&m->held, type, s->weights.first, s->weights.elems);
-}
-
 /* Queues the request of an island for weights. With outer.wait=all the first server (the leader) answers with the
  * weights of the open round, whichever round the request names. */
 static int take_get(Server *s, Peer *p, const FrameHeader *h, char *why) {
     int64_t round = leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
     int     is_here = h->offset >= s->weights.first && h->offset + h->elems <= s->weights.first + s->weights.elems;
-    int     has_change = held_is_whole(&p->member->held) ||
+    Member *m = p->member;
+    int     has_change = held_is_whole(&m->held) ||
                      (h->round == s->change.round && round_change_frame(&s->change, h->offset, h->elems));
     if (!is_here)
         return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER,
                           "asked for weights that another server has" OTHER_VERSION);
-    if (h->kind == MESSAGE_GET && !may_hold(s, p->member))
+    /* outer.wait=none with outer.compress: the server records the weights that an island fetches */
+    FrameType type = held_type(s->parts.config);
+    if (h->kind == MESSAGE_GET && type != FRAME_F32 && m->takes_changes && !m->held.x &&
+        !held_begin(&m->held, type, s->weights.first, s->weights.elems))
         return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_MEMORY,
                           "the server is out of memory for one more training job with outer.compress: give the server "
                           "more memory, start fewer jobs, or start this job with outer.compress=none");
@@ -701,7 +679,11 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
             case MESSAGE_DELTA: code = take_delta(s, p, h, payload, why); break;
             case MESSAGE_END:   code = take_end(s, p, payload, h->payload_bytes, why); break;
             case MESSAGE_PING:  message_send(p->channel, MESSAGE_PING, 0, NULL); break;
-            case MESSAGE_BYE:   take_bye(s, p); return 0;
+            case MESSAGE_BYE:
+                /* 2: this rank has sent its END message, and those of other ranks of the job are on their way */
+                if (p->member->state == MEMBER_TRAINS && p->member->received[p->rank] == 2) p->member->leaves = 1;
+                else lose_member(s, p->member, "leaves");
+                return 0;
             default:            code = take_get(s, p, h, why); break; /* GET or GET_CHANGE */
         }
     if (code) refuse(s, p, code, code == EXIT_PEER ? "the island " : "", why);
@@ -885,16 +867,6 @@ static void open_round(Server *s) {
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-static void look_for_silence(Server *s) {
-    Member *m;
-    char    why[80];
-    while ((m = members_silent(&s->members, clock_ms(), s->patience_ms))) {
-        snprintf(why, sizeof why, "has been silent for %g s (outer.patience_seconds)", s->patience_ms * 1e-3);
-        m->leaves = 0;
-        lose_member(s, m, why);
-    }
-}
-
 /* Frees the memory and connections of islands that are gone. */
 static void sweep(Server *s) {
     for (int i = 0; i < s->members.count; i++) {
@@ -934,7 +906,13 @@ int server_turn(Server *s, double ms, ServerRound *over) {
         if (serve_peer(s, i)) i++;
         if (leads(s)) count_arrivals(s);
     }
-    look_for_silence(s);
+    char    why[80];
+    Member *silent;
+    while ((silent = members_silent(&s->members, clock_ms(), s->patience_ms))) {
+        snprintf(why, sizeof why, "has been silent for %g s (outer.patience_seconds)", s->patience_ms * 1e-3);
+        silent->leaves = 0;
+        lose_member(s, silent, why);
+    }
     if (leads(s)) lead(s);
     else sweep(s);
     s->looked_ms = clock_ms();
@@ -996,15 +974,6 @@ int server_follow(Server *s, void (*ready)(const Server *s)) {
 
 /* --- creating ----------------------------------------------------------------------------------------------------- */
 
-/* Waits until the file outer.key exists. The first server makes it, perhaps on this machine at this moment. */
-static void await_key(const Server *s) {
-    const char *path = s->parts.config->outer.key;
-    for (double until_ms = clock_ms() + s->patience_ms; access(path, F_OK) != 0 && clock_ms() < until_ms;) {
-        if (signals_stop()) return;
-        usleep(50000);
-    }
-}
-
 static void take_weights(Server *s) {
     const ServerParts *p = &s->parts;
     int64_t            first = outer_part_begin(s->elems, p->part, p->parts);
@@ -1029,7 +998,10 @@ Server *server_create(ServerParts parts) {
     take_weights(s);
     s->change = round_change_create(c, &s->weights);
     s->patience_ms = c->outer.patience_seconds * 1e3;
-    if (!leads(s)) await_key(s);
+    /* the first server makes the file outer.key, perhaps on this machine at this moment */
+    for (double until_ms = clock_ms() + s->patience_ms;
+         !leads(s) && access(c->outer.key, F_OK) != 0 && clock_ms() < until_ms && !signals_stop();)
+        usleep(50000);
     int code = leads(s) ? key_make(c->outer.key, why) : 0;
     if (!code) code = key_read(c->outer.key, &s->key, why);
     if (code) fail(code, "%s", why);
