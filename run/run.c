@@ -243,23 +243,6 @@ static void publish_first_weights(Run *r) {
     fp8_scales_set(&r->model->gpt.fp8, &r->model->stream, &r->fp8.history);
 }
 
-static void load_weights(Run *r) {
-    r->checkpoint = (CheckpointState){.config = r->config,
-                                      .best_step = -1,
-                                      .comm = r->comm,
-                                      .optimizer = &r->model->optimizer,
-                                      .stream = &r->model->stream,
-                                      .train = &r->train,
-                                      .tokenizer = &r->tokenizer,
-                                      .watchdog = r->watchdog,
-                                      .lock = r->lock,
-                                      .precision = r->numerics.name,
-                                      .threads = device_threads(),
-                                      .train_state = &r->state};
-    r->resumed = checkpoint_resume(&r->checkpoint);
-    publish_first_weights(r);
-}
-
 void run_take_share(Run *r, int64_t step) {
     int64_t before = 0, own = r->shares[r->groups.data];
     for (int d = 0; d < r->groups.data; d++) before += r->shares[d];
@@ -362,14 +345,21 @@ void run_create(Run *r, Config *config, Launch launch) {
     watchdog_tick(r->watchdog, "taking memory");
     take_memory(r);
     watchdog_tick(r->watchdog, "the first weights");
-    load_weights(r);
+    r->checkpoint = (CheckpointState){.config = config,
+                                      .best_step = -1,
+                                      .comm = r->comm,
+                                      .optimizer = &r->model->optimizer,
+                                      .stream = &r->model->stream,
+                                      .train = &r->train,
+                                      .tokenizer = &r->tokenizer,
+                                      .watchdog = r->watchdog,
+                                      .lock = r->lock,
+                                      .precision = r->numerics.name,
+                                      .threads = device_threads(),
+                                      .train_state = &r->state};
+    r->resumed = checkpoint_resume(&r->checkpoint);
+    publish_first_weights(r);
     watchdog_tick(r->watchdog, "the first step");
-}
-
-static int is_first_of_stage(const Run *r) {
-    MeshPlace place = mesh_place(r->groups.mesh, comm_rank(r->comm));
-    place.at[AXIS_STAGE] = 0;
-    return mesh_rank(r->groups.mesh, place) == 0;
 }
 
 void run_begin(Run *r) {
@@ -387,7 +377,10 @@ void run_begin(Run *r) {
                        .first_sample = run_position(r, r->resumed.step).samples};
     checkpoint_make_room(&r->checkpoint);
     watchdog_tick(r->watchdog, "the choice of algorithms");
-    algorithms_settle(c->run.dir, r->comm, is_first_of_stage(r), &r->model->gpt, &r->model->stream, r->eval_batch,
+    MeshPlace place = mesh_place(r->groups.mesh, comm_rank(r->comm));
+    place.at[AXIS_STAGE] = 0;
+    int is_first_of_stage = mesh_rank(r->groups.mesh, place) == 0;
+    algorithms_settle(c->run.dir, r->comm, is_first_of_stage, &r->model->gpt, &r->model->stream, r->eval_batch,
                       r->model->pipeline.spec.micro_batches);
     if (comm_kind(r->comm) == COMM_NCCL && comm_size(r->comm) > 1) {
         watchdog_tick(r->watchdog, "the first run of the kernels");

@@ -235,20 +235,16 @@ static int take_state(Server *s, const FrameHeader *h, const void *payload, cons
 
 typedef struct { char *text; size_t capacity; int count; } Differences;
 
-/* Returns 1 if an island must have the same value of this config key as the server. These are the keys that a resume
- * must not change, and the keys in `also`. They decide the model, the order of samples, a step or a round. */
-static int must_agree(const char *key) {
-    static const char *const also[] = {"run.steps", "outer.every", "outer.wait"};
-    const Option *o = option_find(key);
-    for (size_t i = 0; i < sizeof also / sizeof *also; i++)
-        if (!strcmp(also[i], key)) return 1;
-    return o && o->fixed;
-}
-
+/* Adds a config key if an island must have the same value of it as the server. These are the keys that a resume must
+ * not change, and the keys in `also`. They decide the model, the order of samples, a step or a round. */
 static void add_difference(void *ctx, const char *key, const cJSON *here, const cJSON *there) {
-    Differences *d = (Differences *)ctx;
-    char         island[SHOWN_BYTES] = "missing", server[SHOWN_BYTES] = "missing";
-    if (!must_agree(key)) return;
+    static const char *const also[] = {"run.steps", "outer.every", "outer.wait"};
+    Differences  *d = (Differences *)ctx;
+    char          island[SHOWN_BYTES] = "missing", server[SHOWN_BYTES] = "missing";
+    const Option *o = option_find(key);
+    int           must_agree = o && o->fixed;
+    for (size_t i = 0; i < sizeof also / sizeof *also; i++) must_agree |= !strcmp(also[i], key);
+    if (!must_agree) return;
     if (here) value_text(here, server);
     if (there) value_text(there, island);
     size_t used = strlen(d->text);
@@ -434,18 +430,6 @@ static int is_whole(const Server *s) {
 }
 
 void server_linger(Server *s) { s->lingers = 1; }
-
-static void look_at_followers(Server *s) {
-    for (int k = 1; k < s->parts.parts && !s->lingers; k++) {
-        const Peer *p = s->follower[k];
-        if (!p && clock_ms() - s->made_ms > s->patience_ms)
-            fail(EXIT_PEER,
-                 "the server with part=%d/%d has not connected for %g s (outer.patience_seconds): start "
-                 "that server, then this one again",
-                 k, s->parts.parts, s->patience_ms * 1e-3);
-        if (p && !s->is_dismissed && channel_silent_ms(p->channel) > s->patience_ms) lose_silent(s, p);
-    }
-}
 
 /* --- a follower: frames of the leader ----------------------------------------------------------------------------- */
 
@@ -884,7 +868,15 @@ static void sweep(Server *s) {
 static void lead(Server *s) {
     Members *ms = &s->members;
     count_arrivals(s);
-    look_at_followers(s);
+    for (int k = 1; k < s->parts.parts && !s->lingers; k++) {
+        const Peer *p = s->follower[k];
+        if (!p && clock_ms() - s->made_ms > s->patience_ms)
+            fail(EXIT_PEER,
+                 "the server with part=%d/%d has not connected for %g s (outer.patience_seconds): start "
+                 "that server, then this one again",
+                 k, s->parts.parts, s->patience_ms * 1e-3);
+        if (p && !s->is_dismissed && channel_silent_ms(p->channel) > s->patience_ms) lose_silent(s, p);
+    }
     if (members_may_close(ms)) close_round(s);
     sweep(s);
     if (!server_is_done(s) && is_whole(s) && members_may_open(ms)) open_round(s);
@@ -928,41 +920,30 @@ static int is_stopped(void *unused) {
     return signals_stop();
 }
 
-/* Connects to the leader, the first server. Returns 0 if this server receives a request to stop before the leader
- * answers. */
-static int find_leader(Server *s) {
-    char         address[OUTER_ADDRESS_BYTES];
+int server_follow(Server *s, void (*ready)(const Server *s)) {
+    ServerRound  over;
     ChannelFault fault = {0};
+    char         address[OUTER_ADDRESS_BYTES];
+    int          is_ready = 0, heard = 0;
     outer_server(s->parts.config->outer.server, 0, address);
     Channel *c = channel_connect(address, &s->key, s->patience_ms, is_stopped, NULL, &fault);
-    if (!c && signals_stop()) return 0;
+    if (!c && signals_stop()) return EXIT_STOPPED;
     if (!c) fail(fault.code, "%s", fault.text);
     channel_limit(c, s->elems);
     s->leader = peers_add(&s->peers, c);
     s->leader->part = PEER_LEADER;
     Follow follow = {.protocol = CHANNEL_PROTOCOL, .part = s->parts.part, .parts = s->parts.parts, .elems = s->elems,
                      .config = config_to_json(s->parts.config)};
-    message_send(s->leader->channel, MESSAGE_FOLLOW, 0, &follow);
+    message_send(c, MESSAGE_FOLLOW, 0, &follow);
     cJSON_Delete(follow.config);
-    return 1;
-}
-
-static void ping_leader(Server *s) {
-    double now = clock_ms();
-    if (now - s->pinged_ms >= PING_MS) {
-        message_send(s->leader->channel, MESSAGE_PING, 0, NULL);
-        s->pinged_ms = now;
-    }
-    if (channel_silent_ms(s->leader->channel) > s->patience_ms) lose_silent(s, s->leader);
-}
-
-int server_follow(Server *s, void (*ready)(const Server *s)) {
-    ServerRound over;
-    int         is_ready = 0, heard = 0;
-    if (!find_leader(s)) return EXIT_STOPPED;
     while (!s->is_dismissed) {
         server_turn(s, TURN_MS, &over);
-        if (!s->is_dismissed) ping_leader(s);
+        double now = clock_ms();
+        if (!s->is_dismissed && now - s->pinged_ms >= PING_MS) {
+            message_send(c, MESSAGE_PING, 0, NULL);
+            s->pinged_ms = now;
+        }
+        if (!s->is_dismissed && channel_silent_ms(c) > s->patience_ms) lose_silent(s, s->leader);
         if (!is_ready && has_part(s)) is_ready = 1, ready(s);
         if (signals_stop() && !heard) {
             heard = 1;
@@ -974,20 +955,6 @@ int server_follow(Server *s, void (*ready)(const Server *s)) {
 
 /* --- creating ----------------------------------------------------------------------------------------------------- */
 
-static void take_weights(Server *s) {
-    const ServerParts *p = &s->parts;
-    int64_t            first = outer_part_begin(s->elems, p->part, p->parts);
-    int64_t            elems = outer_part_begin(s->elems, p->part + 1, p->parts) - first;
-    if (elems == 0 || outer_part_begin(s->elems, 1, p->parts) == 0)
-        fail(EXIT_CONFIG,
-             "outer.server names %d servers, too many for a model of %lld parameters: name fewer; each needs at least "
-             "%d parameters",
-             p->parts, (long long)s->elems, OUTER_BLOCK);
-    s->follower = xcalloc((size_t)p->parts, sizeof *s->follower, "a list of servers");
-    s->weights = server_weights_create(p->shards, p->weights, p->memory, first, elems);
-    if (p->weights) s->whole = server_weights_create(p->shards, p->weights, NULL, 0, s->elems);
-}
-
 Server *server_create(ServerParts parts) {
     const Config *c = parts.config;
     char          why[KEY_FAULT_BYTES];
@@ -995,7 +962,15 @@ Server *server_create(ServerParts parts) {
     Server       *s = xcalloc(1, sizeof *s, "the server");
     s->parts = parts;
     s->elems = parts.shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
-    take_weights(s);
+    int64_t first = begin_of(s, parts.part), elems = elems_of(s, parts.part);
+    if (elems == 0 || elems_of(s, 0) == 0)
+        fail(EXIT_CONFIG,
+             "outer.server names %d servers, too many for a model of %lld parameters: name fewer; each needs at least "
+             "%d parameters",
+             parts.parts, (long long)s->elems, OUTER_BLOCK);
+    s->follower = xcalloc((size_t)parts.parts, sizeof *s->follower, "a list of servers");
+    s->weights = server_weights_create(parts.shards, parts.weights, parts.memory, first, elems);
+    if (parts.weights) s->whole = server_weights_create(parts.shards, parts.weights, NULL, 0, s->elems);
     s->change = round_change_create(c, &s->weights);
     s->patience_ms = c->outer.patience_seconds * 1e3;
     /* the first server makes the file outer.key, perhaps on this machine at this moment */
