@@ -12,7 +12,6 @@
 #include "core/io.h"
 #include "model/optimizer.h"
 #include "run/banner.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/evaluate.h"
 #include "run/guard/guard.h"
 #include "run/rounds.h"

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/json.h"
 #include "core/format.h"
 #include "core/terminal.h"
 #include "model/block.h"

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "core/json.h"
-#include "core/error.h"
 #include "core/io.h"
 #include "run/config/options.h"
 

@@ -10,7 +10,6 @@
 #include "core/terminal.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/log/progress.h"
 
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
                                               [RECOMPUTE_BLOCK] = "block"};

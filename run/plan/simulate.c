@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "data/loader.h"
 #include "model/block.h"
-#include "model/precision.h"
 #include "model/pipeline.h"
 
 /* --- a step of one stage as a list of durations ------------------------------------------------------------------- */
