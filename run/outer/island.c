@@ -161,33 +161,29 @@ static Awaited pause_a_second(Island *s) {
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
 
-/* Collective. Receives the part of the weights x that one server has. Each chunk arrives at one rank, which broadcasts
- * it to all. */
-static Awaited fetch_part(Island *s, Link *l) {
-    for (int64_t chunk = 0; chunk < l->fetch.chunks; chunk++) {
-        l->fetch.awaited = chunk;
-        Awaited now = await(s, LINK_CHUNK, 1);
-        if (now != MET) return now;
-        int64_t elems = link_chunk_elems(l, chunk);
-        int     owns = link_owns(l, chunk);
-        float  *x = owns ? l->fetch.chunk : (float *)(void *)l->payload;
-        comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(chunk % l->ranks));
-        round_copy_take(&s->copy, l->fetch.get == MESSAGE_GET_CHANGE ? ROUND_CHANGE : ROUND_X,
-                        link_chunk_begin(l, chunk), x, elems);
-        if (owns) l->fetch.has_chunk = 0;
-    }
-    l->fetch.awaited = -1;
-    return MET;
-}
-
-/* Collective. Fetches all parts of the weights x into s->copy. get: MESSAGE_GET requests the weights,
+/* Collective. Fetches all parts of the weights x into s->copy. Each server has one part. Each chunk of it arrives at
+ * one rank, which broadcasts it to all. get: MESSAGE_GET requests the weights,
  * MESSAGE_GET_CHANGE only their change in the last round. Servers that keep no changes get MESSAGE_GET. */
 static Awaited fetch(Island *s, MessageKind get, int64_t round) {
-    Awaited now = MET;
     for (int i = 0; i < s->links; i++) link_fetch(&s->link[i], s->link[i].welcome.changes ? get : MESSAGE_GET, round);
     round_copy_begin(&s->copy);
-    for (int i = 0; i < s->links && now == MET; i++) now = fetch_part(s, &s->link[i]);
-    return now;
+    for (int i = 0; i < s->links; i++) {
+        Link *l = &s->link[i];
+        for (int64_t chunk = 0; chunk < l->fetch.chunks; chunk++) {
+            l->fetch.awaited = chunk;
+            Awaited now = await(s, LINK_CHUNK, 1);
+            if (now != MET) return now;
+            int64_t elems = link_chunk_elems(l, chunk);
+            int     owns = link_owns(l, chunk);
+            float  *x = owns ? l->fetch.chunk : (float *)(void *)l->payload;
+            comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(chunk % l->ranks));
+            round_copy_take(&s->copy, l->fetch.get == MESSAGE_GET_CHANGE ? ROUND_CHANGE : ROUND_X,
+                            link_chunk_begin(l, chunk), x, elems);
+            if (owns) l->fetch.has_chunk = 0;
+        }
+        l->fetch.awaited = -1;
+    }
+    return MET;
 }
 
 /* Collective. Begins a round when rank 0 has the server's OPEN message (the samples of the round), or knows that the

@@ -192,19 +192,8 @@ static int is_quiet(const Server *s, const Peer *p, Quiet *q) {
     return clock_ms() - q->since_ms > s->patience_ms;
 }
 
-/* Sends a frame once the channel has space for it. Returns 0 if the channel is broken or nothing moved for
- * outer.patience_seconds. */
-static int send_frame(const Server *s, Peer *p, FrameHeader h, const void *payload) {
-    int sent;
-    for (Quiet quiet = {0}; (sent = channel_send(p->channel, h, payload)) == 0;) {
-        if (channel_progress(p->channel) < 0 || is_quiet(s, p, &quiet)) return 0;
-        channel_wait(&p->channel, 1, -1, LOOK_MS);
-    }
-    return sent > 0;
-}
-
 /* Sends the state of a part of the model: the tensors x, m and v (weights and optimizer state), frame by frame. Ends
- * the program if the peer is lost. */
+ * the program if the peer is lost, or if nothing moves for outer.patience_seconds. */
 static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems) {
     float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "a frame of weights");
     for (int64_t at = 0, n; at < elems * WEIGHTS_TENSORS; at += n) {
@@ -213,8 +202,13 @@ static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t fi
         server_weights_read(from, (ServerTensor)(at / elems), first + inside, n, block);
         FrameHeader h = {.kind = MESSAGE_STATE, .type = FRAME_F32, .offset = first + inside, .elems = n,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, n)};
-        if (send_frame(s, p, h, block)) continue;
-        lose_server(p, channel_is_broken(p->channel) ? channel_fault(p->channel)->text : channel_peer(p->channel));
+        int sent;
+        for (Quiet quiet = {0}; (sent = channel_send(p->channel, h, block)) == 0;) {
+            if (channel_progress(p->channel) < 0 || is_quiet(s, p, &quiet)) break;
+            channel_wait(&p->channel, 1, -1, LOOK_MS);
+        }
+        if (sent <= 0)
+            lose_server(p, channel_is_broken(p->channel) ? channel_fault(p->channel)->text : channel_peer(p->channel));
     }
     free(block);
 }

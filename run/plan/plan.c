@@ -170,16 +170,6 @@ static void print_row(FILE *out, size_t bytes, const char *fmt, ...) {
     fprintf(out, "  %-58s %10.1f MiB\n", what, (double)bytes / 1048576.0);
 }
 
-/* Prints the memory of a GPU that libraries and other programs use. */
-static void print_others(FILE *out, const Plan *p) {
-    int has_nccl = !p->ranks.joined && p->ranks.count > 1 && p->ranks.comm == COMM_NCCL;
-    print_row(out, p->library_bytes, device_memory().total ? "not ours, as measured: context, libraries, other programs"
-                                                           : "not ours: the context, not measured without a GPU");
-    print_row(out, p->reserve_bytes, has_nccl ? "not ours, an estimate: NCCL, kernels, cuBLASLt, graph"
-                                              : "not ours, an estimate: kernels loaded later, cuBLASLt, graph");
-    print_row(out, p->device_bytes, "total, GPU memory");
-}
-
 void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     const char *const    recompute[] = {"", ", light recompute", ", block recompute"};
     const char *const    comm[] = {"the ring", "MPI", "NCCL"};
@@ -202,7 +192,15 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     print_row(out, p->scratch_bytes, "scratch");
     print_row(out, p->batch_bytes, "batches");
     if (p->tree_bytes > 0) print_row(out, p->tree_bytes, "what other ranks send to be added in order");
-    if (!on_host) print_others(out, p);
+    if (!on_host) { /* the memory of a GPU that libraries and other programs use */
+        int has_nccl = !p->ranks.joined && p->ranks.count > 1 && p->ranks.comm == COMM_NCCL;
+        print_row(out, p->library_bytes,
+                  device_memory().total ? "not ours, as measured: context, libraries, other programs"
+                                        : "not ours: the context, not measured without a GPU");
+        print_row(out, p->reserve_bytes, has_nccl ? "not ours, an estimate: NCCL, kernels, cuBLASLt, graph"
+                                                  : "not ours, an estimate: kernels loaded later, cuBLASLt, graph");
+        print_row(out, p->device_bytes, "total, GPU memory");
+    }
     if (p->ranks.count > 1) print_row(out, p->comm_bytes, "%sexchange between ranks, by %s", host, comm[p->ranks.comm]);
     if (p->offload_bytes > 0)
         print_row(out, p->offload_bytes, "host: %s%s",

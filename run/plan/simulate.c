@@ -516,23 +516,23 @@ static double blocking_bytes(const Config *c, DType act, const Simulated *grid, 
 }
 
 double simulate_least_s(const Config *c, Target on) {
-    ModelShape shape = c->model.shape;
-    Simulated  grid = describe(c, on.ranks);
+    ModelShape       shape = c->model.shape;
     const BlockKind *kind = block_kind(shape);
-    double     P = grid.mesh.size[AXIS_STAGE], L = (double)shape.n_layer, C = (double)shape.n_embd;
-    double     elements = 0.0; /* elements of the matrices of a transformer block: 12 C^2 in gpt2 */
+    Simulated        grid = describe(c, on.ranks);
+    double           P = grid.mesh.size[AXIS_STAGE], L = (double)shape.n_layer, C = (double)shape.n_embd;
+    double           elements = 0.0; /* elements of the matrices of a transformer block: 12 C^2 in gpt2 */
     for (int i = 0; i < kind->block.rows; i++) {
         const ParamRow *row = &kind->block.row[i];
         if (row->dim[1] != DIM_NONE && kind_has(kind, shape, row->needs))
             elements += (double)dim_size(row->dim[0], shape) * (double)dim_size(row->dim[1], shape);
     }
-    double     blocks = 6.0 * L * elements;
-    double     model = blocks + 6.0 * (double)shape.vocab_size * C +
+    double blocks = 6.0 * L * elements;
+    double model = blocks + 6.0 * (double)shape.vocab_size * C +
                    6.0 * L * (double)dim_size(DIM_Q, shape) * (double)c->batch.seq_len;
-    double     again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0;
-    double     best = fmax(on.cluster->product, on.cluster->attention);
-    double     flops = cluster_flops(on.cluster, on.act, c->precision);
-    double     busy = (model + again) * (double)c->batch.global_tokens / (on.ranks * flops * best);
+    double again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0;
+    double best = fmax(on.cluster->product, on.cluster->attention);
+    double flops = cluster_flops(on.cluster, on.act, c->precision);
+    double busy = (model + again) * (double)c->batch.global_tokens / (on.ranks * flops * best);
     for (int a = AXIS_TENSOR; a <= AXIS_CONTEXT; a++) {
         Reach r = cluster_reach(on.cluster, grid.mesh, 1u << a);
         if (r.ranks > 1) busy += cluster_message_seconds(on.cluster, r, blocking_bytes(c, on.act, &grid, (Axis)a) / P);
