@@ -12,7 +12,6 @@
 #include "core/io.h"
 #include "model/optimizer.h"
 #include "run/banner.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/evaluate.h"
 #include "run/guard/guard.h"
 #include "run/rounds.h"
@@ -72,17 +71,6 @@ static NORETURN void stop_with(Run *r, const char *reason) {
     fail(EXIT_NUMERIC, "%s", reason);
 }
 
-/* Goes back to the newest checkpoint, because the step with index `step` (from 0) has failed. Returns the step of the
- * checkpoint. */
-static int64_t roll_back(Run *r, int64_t step) {
-    report_saved(r, saver_finish(r->saver));
-    int64_t to = run_roll_back(r, step);
-    if (run_is_rank0(r))
-        progress_note("rolled back to step %lld, and skips the data of steps %lld to %lld", (long long)to,
-                      (long long)to + 1, (long long)step + 1);
-    return to;
-}
-
 static OptimizerStep optimizer_step_at(const Run *r, int64_t step) {
     const Config *c = r->config;
     return (OptimizerStep){schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2,
@@ -139,7 +127,14 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     if (act != GUARD_STOP && said[0] && run_is_rank0(r)) progress_note("%s", said);
     switch (act) {
         case GUARD_STOP:     stop_with(r, said);
-        case GUARD_ROLLBACK: return roll_back(r, step);
+        case GUARD_ROLLBACK: {
+            report_saved(r, saver_finish(r->saver));
+            int64_t to = run_roll_back(r, step);
+            if (run_is_rank0(r))
+                progress_note("rolled back to step %lld, and skips the data of steps %lld to %lld", (long long)to,
+                              (long long)to + 1, (long long)step + 1);
+            return to;
+        }
         case GUARD_SKIP:     metrics_skipped(r->metrics, step + 1, said); break;
         case GUARD_UPDATE:
             fp8_steps_accept(&r->fp8, model);                        /* sets the fp8 scales of the next step */

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/json.h"
 #include "core/format.h"
 #include "core/terminal.h"
 #include "model/block.h"
@@ -106,15 +105,6 @@ static void print_data(const Run *r) {
     for (int i = 0; i < sources; i++) line("source", "%s", use[i].text);
 }
 
-static void print_batch(const Run *r) {
-    const Config *c = r->config;
-    char          sharers[64], tokens[32];
-    line("batch", "%s tokens a step: %s x %lld micro-batch%s x %lld sequence%s of %lld",
-         grouped_text(c->batch.global_tokens, tokens), plan_sharers(r->groups.datas, comm_size(r->comm), sharers),
-         (long long)r->shares[0], r->shares[0] == 1 ? "" : "es",
-         (long long)c->batch.micro_batch, plural(c->batch.micro_batch), (long long)c->batch.seq_len);
-}
-
 /* Returns a number in short: 474.7 as "475", 1.36 as "1.4". */
 static ShortText short_number(double value) {
     ShortText t;
@@ -133,18 +123,6 @@ static void print_memory(const Run *r) {
          comm_size(r->comm) > 1 ? " each" : "", short_number((double)p->params_bytes / unit).text,
          short_number((double)p->grads_bytes / unit).text, short_number((double)p->optimizer_bytes / unit).text,
          short_number((double)p->activation_bytes / unit).text);
-}
-
-/* Prints the nearest time limit of the job, and when the run stops before it. The scheduler may have set the limit, so
- * the line shows the value that was read. */
-static void print_limit(const Run *r) {
-    double      away_ms, reserve_ms;
-    char        away[32], before[32];
-    const char *name = requests_limit(&r->requests, &away_ms, &reserve_ms);
-    if (!name) return;
-    duration_text(away, away_ms > 0 ? away_ms : 0);
-    duration_text(before, reserve_ms);
-    line("limit", "%s in %s: the run stops, saved, %s before", name, away, before);
 }
 
 /* Returns the grid in parentheses, such as " (tensor 2 x shard 4)", or "" without a grid. */
@@ -169,36 +147,41 @@ static void print_start(const Run *r) {
              (long long)r->state.parent.step, r->state.run_id);
 }
 
-/* Warns if a new run does not set schedule.warmup_steps. Its first steps then have the full learning rate, which gives
- * a worse loss. */
-static void print_warmup(const Run *r) {
-    const Config *c = r->config;
-    int64_t       tenth = c->run.steps / 10;
-    char          rate[SHOWN_BYTES];
-    if (r->resumed.ranks > 0 || c->schedule.warmup_given || c->run.steps < 200) return;
-    line("warmup",
-         "none: step 1 has the full learning rate %s; schedule.warmup_steps=%lld would raise it over the first steps",
-         number_text(c->optimizer.learning_rate, rate), (long long)(tenth < 1000 ? tenth : 1000));
-}
-
 void banner_print(const Run *r) {
     if (!run_is_rank0(r)) return;
-    char config[2048], dir[2048], experts[240];
+    const Config *c = r->config;
+    char          config[2048], dir[2048], experts[240], sharers[64], tokens[32], away[32], before[32];
+    char          rate[SHOWN_BYTES];
     say(stdout, LABEL_COLUMNS, BOLD "train_gpt" RESET " %s: %s -> %s", device_backend(),
-        terminal_plain(config, sizeof config, r->config->path), terminal_plain(dir, sizeof dir, r->config->run.dir));
+        terminal_plain(config, sizeof config, c->path), terminal_plain(dir, sizeof dir, c->run.dir));
     print_machine(r);
     print_model(r);
-    if (*plan_experts(r->config, r->numerics.act, experts)) line("experts", "%s", experts);
+    if (*plan_experts(c, r->numerics.act, experts)) line("experts", "%s", experts);
     print_data(r);
-    print_batch(r);
+    line("batch", "%s tokens a step: %s x %lld micro-batch%s x %lld sequence%s of %lld",
+         grouped_text(c->batch.global_tokens, tokens), plan_sharers(r->groups.datas, comm_size(r->comm), sharers),
+         (long long)r->shares[0], r->shares[0] == 1 ? "" : "es",
+         (long long)c->batch.micro_batch, plural(c->batch.micro_batch), (long long)c->batch.seq_len);
     print_memory(r);
-    print_limit(r);
+    /* The line names the nearest time limit of the job, because the scheduler may have set it. */
+    double      away_ms, reserve_ms;
+    const char *limit = requests_limit(&r->requests, &away_ms, &reserve_ms);
+    if (limit) {
+        duration_text(away, away_ms > 0 ? away_ms : 0);
+        duration_text(before, reserve_ms);
+        line("limit", "%s in %s: the run stops, saved, %s before", limit, away, before);
+    }
     print_start(r);
-    print_warmup(r);
+    /* Without warmup the first steps have the full learning rate, which gives a worse loss. */
+    if (r->resumed.ranks == 0 && !c->schedule.warmup_given && c->run.steps >= 200)
+        line("warmup",
+             "none: step 1 has the full learning rate %s; schedule.warmup_steps=%lld would raise it over the first "
+             "steps",
+             number_text(c->optimizer.learning_rate, rate), (long long)smaller_of(c->run.steps / 10, 1000));
     /* mpirun kills its ranks two seconds after Ctrl-C, and a step with its save may take longer. So the line names a
      * file that stops the run. */
     if (comm_size(r->comm) > 1)
-        line("stop", "touch %s/STOP (mpirun kills its ranks 2 s after Ctrl-C)", shell_word(r->config->run.dir).text);
+        line("stop", "touch %s/STOP (mpirun kills its ranks 2 s after Ctrl-C)", shell_word(c->run.dir).text);
 }
 
 void banner_next(const Run *r) {

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "core/thread.h"
-#include "core/terminal.h"
 #include "core/error.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/rounds.h"

@@ -112,18 +112,6 @@ static double slowest_of(const double *per_micro, const int64_t *micro, int data
     return most;
 }
 
-/* Gives each micro-batch to the group of ranks that would finish it first. No other numbers of micro-batches make the
- * slowest group faster. */
-static void share_out(const double *per_micro, int64_t *micro, int datas, int64_t all) {
-    for (int d = 0; d < datas; d++) micro[d] = 1;
-    for (int64_t left = all - datas; left > 0; left--) {
-        int next = 0;
-        for (int d = 1; d < datas; d++)
-            if (per_micro[d] * (double)(micro[d] + 1) < per_micro[next] * (double)(micro[next] + 1)) next = d;
-        micro[next]++;
-    }
-}
-
 int balance_shares(const double *ms, int64_t *micro, int datas) {
     double  *per_micro = xmalloc(sizeof *per_micro * (size_t)datas, "the shares of the ranks");
     int64_t *shares = xmalloc(sizeof *shares * (size_t)datas, "the shares of the ranks"), all = 0;
@@ -131,7 +119,15 @@ int balance_shares(const double *ms, int64_t *micro, int datas) {
         all += micro[d];
         per_micro[d] = (ms[d] > 1e-3 ? ms[d] : 1e-3) / (double)micro[d];
     }
-    share_out(per_micro, shares, datas, all);
+    /* Each micro-batch goes to the group of ranks that would finish it first. No other numbers of micro-batches make
+     * the slowest group faster. */
+    for (int d = 0; d < datas; d++) shares[d] = 1;
+    for (int64_t left = all - datas; left > 0; left--) {
+        int next = 0;
+        for (int d = 1; d < datas; d++)
+            if (per_micro[d] * (double)(shares[d] + 1) < per_micro[next] * (double)(shares[next] + 1)) next = d;
+        shares[next]++;
+    }
     int gains = slowest_of(per_micro, shares, datas) < BALANCE_GAIN * slowest_of(per_micro, micro, datas);
     if (gains) memcpy(micro, shares, sizeof *micro * (size_t)datas);
     free(per_micro);

@@ -23,26 +23,24 @@ static void move_to(Run *r, int64_t step, int64_t to) {
     else           metrics_joined(r->metrics, to, step);
 }
 
-static int64_t take_lease(Run *r, int64_t step, const Open *lease) {
-    Position now = run_position(r, step);
-    int64_t  given_up = step > lease->step ? (step - lease->step) * r->config->batch.global_tokens : 0;
-    move_to(r, step, lease->step);
-    r->state.start = (Position){lease->step, now.tokens > given_up ? now.tokens - given_up : 0, lease->first};
-    r->round = (RoundWork){.began_ms = clock_ms()};
-    if (step != lease->step || now.samples != lease->first) {
-        loader_seek(r->loader, lease->first);
-        r->between.fed = 0;
-    }
-    return lease->step;
-}
-
 static int64_t go_on(Run *r, int64_t step, IslandState state) {
+    Position now = run_position(r, step);
     r->server_is_lost = state == ISLAND_LOST;
     r->between.lost = 0;
-    if (state == ISLAND_TRAINS) return take_lease(r, step, island_round(r->island));
+    if (state == ISLAND_TRAINS) {
+        const Open *lease = island_round(r->island);
+        int64_t     given_up = step > lease->step ? (step - lease->step) * r->config->batch.global_tokens : 0;
+        move_to(r, step, lease->step);
+        r->state.start = (Position){lease->step, now.tokens > given_up ? now.tokens - given_up : 0, lease->first};
+        r->round = (RoundWork){.began_ms = clock_ms()};
+        if (step != lease->step || now.samples != lease->first) {
+            loader_seek(r->loader, lease->first);
+            r->between.fed = 0;
+        }
+        return lease->step;
+    }
     if (state == ISLAND_DONE) { /* the server has completed all steps; this job may have trained fewer of them */
-        Position now = run_position(r, step);
-        int64_t  steps = r->config->run.steps;
+        int64_t steps = r->config->run.steps;
         move_to(r, step, steps);
         r->state.start = (Position){steps, now.tokens, now.samples};
         return steps;

@@ -24,18 +24,6 @@ int run_is_rank0(const Run *r) { return comm_rank(r->comm) == 0; }
 
 /* --- inputs: before MPI, so that a fault in them is reported at once ---------------------------------------------- */
 
-static void open_tasks(Run *r) {
-    const Config *c = r->config;
-    r->task = xcalloc((size_t)c->eval.tasks.count + 1, sizeof *r->task, "the tasks");
-    for (; r->tasks < c->eval.tasks.count; r->tasks++) {
-        Task *t = &r->task[r->tasks];
-        *t = task_read(c->eval.tasks.item[r->tasks], (TaskReader){&r->tokenizer, c->batch.seq_len, 0, 0});
-        if (t->cut > 0)
-            warn("%s: %lld texts are longer than the %lld tokens of batch.seq_len and lost their beginning", t->path,
-                 (long long)t->cut, (long long)c->batch.seq_len);
-    }
-}
-
 static void open_inputs(Run *r, Config *c) {
     run_folder_check(c);
     r->tokenizer = run_tokenizer(c);
@@ -45,7 +33,14 @@ static void open_inputs(Run *r, Config *c) {
     if (c->data.val.count)
         r->val = dataset_open("data.val", c->data.val.item, NULL, c->data.val.count, c->batch.seq_len,
                               c->model.shape.vocab_size);
-    open_tasks(r);
+    r->task = xcalloc((size_t)c->eval.tasks.count + 1, sizeof *r->task, "the tasks");
+    for (; r->tasks < c->eval.tasks.count; r->tasks++) {
+        Task *t = &r->task[r->tasks];
+        *t = task_read(c->eval.tasks.item[r->tasks], (TaskReader){&r->tokenizer, c->batch.seq_len, 0, 0});
+        if (t->cut > 0)
+            warn("%s: %lld texts are longer than the %lld tokens of batch.seq_len and lost their beginning", t->path,
+                 (long long)t->cut, (long long)c->batch.seq_len);
+    }
     dataset_warn_shared(&r->val, &r->train);
     r->bytes_per_token =
         r->val.shards ? dataset_bytes_per_token(&r->val, &r->tokenizer, dataset_first_samples(&r->val, c->eval.tokens))
@@ -129,14 +124,6 @@ static void warn_of_wide_groups(const Run *r) {
              comm_host(r->comm, wide), fits);
 }
 
-static void refuse_fp8(const Config *c) {
-    const char *isa = device_isa();
-    if (c->precision != PRECISION_FP8 || strncmp(isa, "sm_", 3) != 0 || atoi(isa + 3) >= 89) return;
-    fail(EXIT_NODEVICE,
-         "precision = \"fp8\" needs a GPU of compute capability 8.9 (sm_89) or more, and %s has %s: set precision=bf16",
-         device_name(), isa);
-}
-
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
     r->watchdog = watchdog_create(c->run.watchdog_seconds, launch);
@@ -156,7 +143,12 @@ static void join_ranks(Run *r, Launch launch) {
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
     r->numerics = precision_resolve((Precision)c->precision, (int)native_bf16);
-    refuse_fp8(c);
+    const char *isa = device_isa();
+    if (c->precision == PRECISION_FP8 && strncmp(isa, "sm_", 3) == 0 && atoi(isa + 3) < 89)
+        fail(EXIT_NODEVICE,
+             "precision = \"fp8\" needs a GPU of compute capability 8.9 (sm_89) or more, and %s has %s: set "
+             "precision=bf16",
+             device_name(), isa);
     r->state.loss_scale = loss_scale_start(r->numerics.act);
     make_plan(r, kind, 0);
     watchdog_tick(r->watchdog, "the connection of the ranks");
@@ -249,23 +241,6 @@ static void publish_first_weights(Run *r) {
     shards_publish(r->model->shards, &r->model->stream);
     shards_need_all(r->model->shards);
     fp8_scales_set(&r->model->gpt.fp8, &r->model->stream, &r->fp8.history);
-}
-
-static void load_weights(Run *r) {
-    r->checkpoint = (CheckpointState){.config = r->config,
-                                      .best_step = -1,
-                                      .comm = r->comm,
-                                      .optimizer = &r->model->optimizer,
-                                      .stream = &r->model->stream,
-                                      .train = &r->train,
-                                      .tokenizer = &r->tokenizer,
-                                      .watchdog = r->watchdog,
-                                      .lock = r->lock,
-                                      .precision = r->numerics.name,
-                                      .threads = device_threads(),
-                                      .train_state = &r->state};
-    r->resumed = checkpoint_resume(&r->checkpoint);
-    publish_first_weights(r);
 }
 
 void run_take_share(Run *r, int64_t step) {
@@ -370,14 +345,21 @@ void run_create(Run *r, Config *config, Launch launch) {
     watchdog_tick(r->watchdog, "taking memory");
     take_memory(r);
     watchdog_tick(r->watchdog, "the first weights");
-    load_weights(r);
+    r->checkpoint = (CheckpointState){.config = config,
+                                      .best_step = -1,
+                                      .comm = r->comm,
+                                      .optimizer = &r->model->optimizer,
+                                      .stream = &r->model->stream,
+                                      .train = &r->train,
+                                      .tokenizer = &r->tokenizer,
+                                      .watchdog = r->watchdog,
+                                      .lock = r->lock,
+                                      .precision = r->numerics.name,
+                                      .threads = device_threads(),
+                                      .train_state = &r->state};
+    r->resumed = checkpoint_resume(&r->checkpoint);
+    publish_first_weights(r);
     watchdog_tick(r->watchdog, "the first step");
-}
-
-static int is_first_of_stage(const Run *r) {
-    MeshPlace place = mesh_place(r->groups.mesh, comm_rank(r->comm));
-    place.at[AXIS_STAGE] = 0;
-    return mesh_rank(r->groups.mesh, place) == 0;
 }
 
 void run_begin(Run *r) {
@@ -395,7 +377,10 @@ void run_begin(Run *r) {
                        .first_sample = run_position(r, r->resumed.step).samples};
     checkpoint_make_room(&r->checkpoint);
     watchdog_tick(r->watchdog, "the choice of algorithms");
-    algorithms_settle(c->run.dir, r->comm, is_first_of_stage(r), &r->model->gpt, &r->model->stream, r->eval_batch,
+    MeshPlace place = mesh_place(r->groups.mesh, comm_rank(r->comm));
+    place.at[AXIS_STAGE] = 0;
+    int is_first_of_stage = mesh_rank(r->groups.mesh, place) == 0;
+    algorithms_settle(c->run.dir, r->comm, is_first_of_stage, &r->model->gpt, &r->model->stream, r->eval_batch,
                       r->model->pipeline.spec.micro_batches);
     if (comm_kind(r->comm) == COMM_NCCL && comm_size(r->comm) > 1) {
         watchdog_tick(r->watchdog, "the first run of the kernels");

@@ -104,25 +104,6 @@ void fp8_steps_accept(Fp8Steps *f, Model *m) {
 
 /* --- the reduction ------------------------------------------------------------------------------------------------ */
 
-/* The numbers that this rank sends to the reduction, which adds each of them over the ranks. */
-typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed, lost; } Words;
-
-static Words words_of(Run *r, const StepValues *v, int64_t step) {
-    Words  w = {.hash = {0}};
-    /* Time of this step, which is also the expected time of the next one. It is doubled below if the next step will be
-     * computed twice (run.verify_every). */
-    double took_ms = clock_ms() - r->between.began_ms;
-    memcpy(w.sum, v->sum, sizeof w.sum);
-    exact_add(&w.sum[SUM_LOSS], inject_loss((double)r->config->batch.global_tokens));
-    guard_hash_words(v->hash[HASH_REPLICAS], w.hash);
-    w.stop = requests_stop(&r->requests, guard_verify_due(r->config, step + 1) ? 2.0 * took_ms : took_ms);
-    w.save = requests_save(&r->requests);
-    w.written = saver_ready(r->saver);
-    w.fed = loader_is_ready(r->loader, 0.0);
-    w.lost = r->island && island_keep(r->island);
-    return w;
-}
-
 StepNumbers reduce_numbers(Run *r, int64_t step) {
     Model   *m = r->model;
     Between *b = &r->between;
@@ -134,9 +115,21 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     expert_load_take(&r->experts, m, r->comm, step);
     fp8_steps_take(&r->fp8, m, r->comm);
     if (compares) v.hash[HASH_REPLICAS] = run_with_parts(r, v.hash[HASH_REPLICAS]);
-    Words w = words_of(r, &v, step);
-    int   check = ranks > 1 ? SUM_RANK_CHECK : SUM_GRAD_SQUARES;
-    int   suspect = !isfinite(exact_value(&w.sum[SUM_LOSS])) || !isfinite(exact_value(&w.sum[check]));
+    /* the numbers that this rank sends to the reduction, which adds each of them over the ranks */
+    struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed, lost; } w = {.hash = {0}};
+    /* Time of this step, which is also the expected time of the next one. It is doubled below if the next step will be
+     * computed twice (run.verify_every). */
+    double took_ms = clock_ms() - b->began_ms;
+    memcpy(w.sum, v.sum, sizeof w.sum);
+    exact_add(&w.sum[SUM_LOSS], inject_loss((double)r->config->batch.global_tokens));
+    guard_hash_words(v.hash[HASH_REPLICAS], w.hash);
+    w.stop = requests_stop(&r->requests, guard_verify_due(r->config, step + 1) ? 2.0 * took_ms : took_ms);
+    w.save = requests_save(&r->requests);
+    w.written = saver_ready(r->saver);
+    w.fed = loader_is_ready(r->loader, 0.0);
+    w.lost = r->island && island_keep(r->island);
+    int check = ranks > 1 ? SUM_RANK_CHECK : SUM_GRAD_SQUARES;
+    int suspect = !isfinite(exact_value(&w.sum[SUM_LOSS])) || !isfinite(exact_value(&w.sum[check]));
     comm_all_reduce_i64(r->comm, w.sum[0].word, sizeof w / sizeof(int64_t), COMM_SUM);
     b->stop |= w.stop > 0, b->save |= w.save > 0, b->lost |= w.lost > 0;
     b->written = w.written == ranks, b->fed = w.fed == ranks;

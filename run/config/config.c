@@ -362,26 +362,22 @@ static void resolve_preset(ConfigLoad *load) {
     json_free(&json);
 }
 
-/* Sets options that the config does not set to the defaults of the kind of model (model.arch). */
-static void resolve_kind(ConfigLoad *load) {
-    ModelShape      *shape = &load->config->model.shape;
+/* Sets the options that follow from other options. is_saved: 1 if the config is the config.json of a run. */
+static void resolve(ConfigLoad *load, int is_saved) {
+    Config     *c = load->config;
+    ModelShape *shape = &c->model.shape;
+    resolve_preset(load);
+    /* defaults of the kind of model (model.arch) */
     const BlockKind *kind = block_kind(*shape);
     if (kind->keys & READS_TIED && !config_given(load, "model.tie_embeddings")->given) shape->tie_embeddings = 0;
     if (kind->norm_eps != 0.0 && !config_given(load, "model.norm_eps")->given) shape->norm_eps = kind->norm_eps;
-    load->config->model.activation_given = config_given(load, "model.activation")->given;
-    if (!load->config->model.activation_given) shape->activation = (int)kind->activation;
+    c->model.activation_given = config_given(load, "model.activation")->given;
+    if (!c->model.activation_given) shape->activation = (int)kind->activation;
     if (kind->keys & READS_N_KV_HEAD) shape->n_kv_head = shape_kv_heads(*shape);
-}
-
-/* Sets the options that follow from other options. is_saved: 1 if the config is the config.json of a run. */
-static void resolve(ConfigLoad *load, int is_saved) {
-    Config *c = load->config;
-    resolve_preset(load);
-    resolve_kind(load);
-    c->model.shape.init_std = c->init.std;
+    shape->init_std = c->init.std;
     /* The document mask (attention stays within one document) is on by default for every kind of model except gpt2. The
      * config.json of a run has the resolved value, which counts as a default. */
-    if (!config_given(load, "data.document_mask")->given && c->model.shape.arch != ARCH_GPT2)
+    if (!config_given(load, "data.document_mask")->given && shape->arch != ARCH_GPT2)
         c->data.document_mask = DOCUMENT_MASK_DEFAULT;
     if (is_saved && c->data.document_mask) c->data.document_mask = DOCUMENT_MASK_DEFAULT;
     c->schedule.warmup_given = config_given(load, "schedule.warmup_steps")->given;
@@ -397,7 +393,7 @@ static void resolve(ConfigLoad *load, int is_saved) {
     }
     Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
     if (!seq_len->given && !seq_len->faulty) {
-        c->batch.seq_len = c->model.shape.n_positions;
+        c->batch.seq_len = shape->n_positions;
         *seq_len = (Given){0, !positions->given || positions->faulty, positions->where};
     }
 }

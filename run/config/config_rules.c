@@ -492,15 +492,6 @@ char *config_check_ranks(const Config *c, int ranks) {
     return text ? text : check_batch(c, ranks);
 }
 
-static void rules_of_ranks(ConfigLoad *load, int ranks) {
-    const char *const batch[] = {"batch.global_tokens", "batch.micro_batch", "batch.seq_len", NULL};
-    APPLY(load, AXIS_RULES);
-    if (!is_usable(load, GRID_KEYS)) return;
-    char *unequal = check_grid(load->config, ranks);
-    if (!unequal && is_usable(load, batch)) add_fault(load, batch, check_batch(load->config, ranks));
-    add_fault(load, GRID_KEYS, unequal);
-}
-
 static char *check_seq_len(const Config *c) {
     if (c->batch.seq_len <= c->model.shape.n_positions) return NULL;
     return sentence(c, "{batch.seq_len} must be at most {model.n_positions}");
@@ -738,18 +729,6 @@ static char *check_keep_best(const Config *c) {
                     nearest_multiples(values, c->checkpoint.every, c->eval.every, " and "));
 }
 
-static void rule_allow_change(ConfigLoad *load) {
-    const StringList *list = &load->config->run.allow_change;
-    for (int i = 0; i < list->count && is_usable(load, KEYS("run.allow_change")); i++) {
-        const char *name = list->item[i];
-        char        typed[SHOWN_BYTES];
-        if (!option_find(name) && !option_is_section(name))
-            REFUSE(load, KEYS("run.allow_change"), "run.allow_change names keys or sections of this config, and the "
-                   "string %s is neither; the nearest key is \"%s\"", json_quote_short(typed, sizeof typed, name),
-                   nearest_key(name, NEAREST_OPTION).word);
-    }
-}
-
 /* --- names of files and folders ----------------------------------------------------------------------------------- */
 
 /* Returns the first text in a path that a shell would have replaced, ~ at its beginning or $NAME, or NULL if there is
@@ -808,15 +787,29 @@ static const Rule RULES[] = {
           "precision"), check_fp8_widths, NULL}};
 
 void config_rules(ConfigLoad *load, int ranks) {
-    const StringList *train = &load->config->data.train;
+    static const char *const BATCH_KEYS[] = {"batch.global_tokens", "batch.micro_batch", "batch.seq_len", NULL};
+    const Config     *c = load->config;
+    const StringList *train = &c->data.train, *changes = &c->run.allow_change;
     OptionFault       fault;
-    rule_allow_change(load);
+    for (int i = 0; i < changes->count && is_usable(load, KEYS("run.allow_change")); i++) {
+        const char *name = changes->item[i];
+        char        typed[SHOWN_BYTES];
+        if (!option_find(name) && !option_is_section(name))
+            REFUSE(load, KEYS("run.allow_change"), "run.allow_change names keys or sections of this config, and the "
+                   "string %s is neither; the nearest key is \"%s\"", json_quote_short(typed, sizeof typed, name),
+                   nearest_key(name, NEAREST_OPTION).word);
+    }
     rules_of_paths(load);
     if (is_usable(load, KEYS("data.train")) && train->share && !sources_check("data.train", train, &fault))
         REFUSE(load, KEYS("data.train"), "%s", fault.text);
     config_rules_of_shape(load);
     APPLY(load, RULES);
-    rules_of_ranks(load, ranks);
+    APPLY(load, AXIS_RULES);
+    if (is_usable(load, GRID_KEYS)) {
+        char *unequal = check_grid(c, ranks);
+        if (!unequal && is_usable(load, BATCH_KEYS)) add_fault(load, BATCH_KEYS, check_batch(c, ranks));
+        add_fault(load, GRID_KEYS, unequal);
+    }
     rule_unread(load);
-    check_pairs(load->config, load);
+    check_pairs(c, load);
 }

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "core/json.h"
-#include "core/error.h"
 #include "core/io.h"
 #include "run/config/options.h"
 
@@ -170,14 +169,6 @@ static void consider(Search *search, const char *path, const char *key) {
     search->found = (Nearest){key, is_near(by_whole <= by_last ? whole : last, typed)};
 }
 
-/* Prefers a key of the typed section that is one edit away to an equal name in another section. An example is
- * parallel.experts: parallel.expert wins over moe.experts. */
-static void near_in_section(Search *search, const char *path) {
-    for (int i = 0; strchr(path, '.') && i < OPTION_COUNT; i++)
-        if (same_section(path, OPTIONS[i].key) && edit_distance(path, OPTIONS[i].key) <= 1)
-            search->found.word = OPTIONS[i].key;
-}
-
 Nearest nearest_key(const char *path, NearestKind kind) {
     const char *typed = last_part(path);
     Search search = {{NULL, 0}, 4 * LONGEST};
@@ -185,7 +176,12 @@ Nearest nearest_key(const char *path, NearestKind kind) {
         for (int i = 0; option_section(i); i++) consider(&search, path, option_section(i));
     else
         for (int i = 0; i < OPTION_COUNT; i++) consider(&search, path, OPTIONS[i].key);
-    if (search.least == 1 && !same_section(path, search.found.word)) near_in_section(&search, path);
+    /* Prefers a key of the typed section that is one edit away to an equal name in another section. An example is
+     * parallel.experts: parallel.expert wins over moe.experts. */
+    int is_elsewhere = search.least == 1 && strchr(path, '.') && !same_section(path, search.found.word);
+    for (int i = 0; is_elsewhere && i < OPTION_COUNT; i++)
+        if (same_section(path, OPTIONS[i].key) && edit_distance(path, OPTIONS[i].key) <= 1)
+            search.found.word = OPTIONS[i].key;
     if (search.least <= 1) return search.found;
     for (size_t i = 0; i < sizeof SYNONYMS / sizeof *SYNONYMS; i++) {
         int is_option = option_find(SYNONYMS[i].key) != NULL;

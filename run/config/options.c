@@ -10,7 +10,6 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/io.h"
 #include "model/block.h"
 #include "model/optimizer.h"
 #include "model/precision.h"

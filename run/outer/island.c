@@ -159,57 +159,31 @@ static Awaited pause_a_second(Island *s) {
     return MET;
 }
 
-static int is_past(Island *s, double until_ms) {
-    int64_t past = clock_ms() > until_ms;
-    comm_all_reduce_i64(s->parts.comm, &past, 1, COMM_MAX);
-    return (int)past;
-}
-
 /* --- joining ------------------------------------------------------------------------------------------------------ */
 
-static void say_hello(Island *s) {
-    const Dataset *train = s->parts.train;
-    Hello          hello = {.protocol = CHANNEL_PROTOCOL,
-                            .rank = s->link->rank,
-                            .ranks = s->link->ranks,
-                            .config = config_to_json(s->parts.config),
-                            .data = hello_data(train),
-                            .data_files = train->shards,
-                            .elems = s->link->elems,
-                            .samples = train->samples};
-    snprintf(hello.island, sizeof hello.island, "%s", s->parts.id);
-    for (int i = 0; i < s->links; i++) message_send(s->link[i].server, MESSAGE_HELLO, 0, &hello);
-    free(hello.data);
-    cJSON_Delete(hello.config);
-}
-
-/* Collective. Receives the part of the weights x that one server has. Each chunk arrives at one rank, which broadcasts
- * it to all. */
-static Awaited fetch_part(Island *s, Link *l) {
-    for (int64_t chunk = 0; chunk < l->fetch.chunks; chunk++) {
-        l->fetch.awaited = chunk;
-        Awaited now = await(s, LINK_CHUNK, 1);
-        if (now != MET) return now;
-        int64_t elems = link_chunk_elems(l, chunk);
-        int     owns = link_owns(l, chunk);
-        float  *x = owns ? l->fetch.chunk : (float *)(void *)l->payload;
-        comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(chunk % l->ranks));
-        round_copy_take(&s->copy, l->fetch.get == MESSAGE_GET_CHANGE ? ROUND_CHANGE : ROUND_X,
-                        link_chunk_begin(l, chunk), x, elems);
-        if (owns) l->fetch.has_chunk = 0;
-    }
-    l->fetch.awaited = -1;
-    return MET;
-}
-
-/* Collective. Fetches all parts of the weights x into s->copy. get: MESSAGE_GET requests the weights,
+/* Collective. Fetches all parts of the weights x into s->copy. Each server has one part. Each chunk of it arrives at
+ * one rank, which broadcasts it to all. get: MESSAGE_GET requests the weights,
  * MESSAGE_GET_CHANGE only their change in the last round. Servers that keep no changes get MESSAGE_GET. */
 static Awaited fetch(Island *s, MessageKind get, int64_t round) {
-    Awaited now = MET;
     for (int i = 0; i < s->links; i++) link_fetch(&s->link[i], s->link[i].welcome.changes ? get : MESSAGE_GET, round);
     round_copy_begin(&s->copy);
-    for (int i = 0; i < s->links && now == MET; i++) now = fetch_part(s, &s->link[i]);
-    return now;
+    for (int i = 0; i < s->links; i++) {
+        Link *l = &s->link[i];
+        for (int64_t chunk = 0; chunk < l->fetch.chunks; chunk++) {
+            l->fetch.awaited = chunk;
+            Awaited now = await(s, LINK_CHUNK, 1);
+            if (now != MET) return now;
+            int64_t elems = link_chunk_elems(l, chunk);
+            int     owns = link_owns(l, chunk);
+            float  *x = owns ? l->fetch.chunk : (float *)(void *)l->payload;
+            comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(chunk % l->ranks));
+            round_copy_take(&s->copy, l->fetch.get == MESSAGE_GET_CHANGE ? ROUND_CHANGE : ROUND_X,
+                            link_chunk_begin(l, chunk), x, elems);
+            if (owns) l->fetch.has_chunk = 0;
+        }
+        l->fetch.awaited = -1;
+    }
+    return MET;
 }
 
 /* Collective. Begins a round when rank 0 has the server's OPEN message (the samples of the round), or knows that the
@@ -250,7 +224,19 @@ static void check_welcome(Link *l) {
 /* Collective, after connecting. Sends the message HELLO to the servers and waits for the first lease (samples to train
  * on) and weights. */
 static Awaited introduce(Island *s) {
-    say_hello(s);
+    const Dataset *train = s->parts.train;
+    Hello          hello = {.protocol = CHANNEL_PROTOCOL,
+                            .rank = s->link->rank,
+                            .ranks = s->link->ranks,
+                            .config = config_to_json(s->parts.config),
+                            .data = hello_data(train),
+                            .data_files = train->shards,
+                            .elems = s->link->elems,
+                            .samples = train->samples};
+    snprintf(hello.island, sizeof hello.island, "%s", s->parts.id);
+    for (int i = 0; i < s->links; i++) message_send(s->link[i].server, MESSAGE_HELLO, 0, &hello);
+    free(hello.data);
+    cJSON_Delete(hello.config);
     Awaited now = await(s, LINK_WELCOME, 1);
     if (now != MET) return now;
     for (int i = 0; i < s->links; i++) check_welcome(&s->link[i]);
@@ -275,7 +261,9 @@ IslandState island_join(Island *s) {
         share_fault(s);
         if (is_connected) warn("%s; this job joins again", s->lost);
         if (is_connected && s->link->has_welcome) until_ms = clock_ms() + patience_ms;
-        if (is_past(s, until_ms)) return ISLAND_LOST;
+        int64_t is_late = clock_ms() > until_ms;
+        comm_all_reduce_i64(s->parts.comm, &is_late, 1, COMM_MAX);
+        if (is_late) return ISLAND_LOST;
         failures = is_connected ? 0 : failures + 1;
         if (failures == 1)
             warn("%s; this job tries again for %g s (outer.patience_seconds)", s->lost, patience_ms * 1e-3);

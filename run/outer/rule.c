@@ -144,16 +144,6 @@ void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t of
 
 /* --- applying rules ----------------------------------------------------------------------------------------------- */
 
-static void add_squares_of_waiting(const ServerWeights *w, Exact *squares) {
-    float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "the norm of a round");
-    for (int64_t at = 0; at < w->elems; at += MESSAGE_ELEMS) {
-        int64_t elems = smaller_of(w->elems - at, MESSAGE_ELEMS);
-        server_weights_read(w, WEIGHTS_WAITING, w->first + at, elems, block);
-        outer_squares(block, elems, squares);
-    }
-    free(block);
-}
-
 static void step_run(const Step *step, const WeightsRun *r, float *d) {
     OptimizerStep h = {step->learning_rate, step->momentum, step->beta2, step->eps, step->weight_decay, step->update};
     OuterRule     rule = {step->learning_rate, step->momentum};
@@ -174,7 +164,15 @@ static void step_run(const Step *step, const WeightsRun *r, float *d) {
 
 void server_weights_step(const ServerWeights *w, const Step *step, float *d, Exact *squares) {
     if (step->rule == STEP_MEAN) outer_squares(d, w->elems, squares);
-    if (step->rule == STEP_MOMENTUM) add_squares_of_waiting(w, squares);
+    if (step->rule == STEP_MOMENTUM) {
+        float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "the norm of a round");
+        for (int64_t at = 0; at < w->elems; at += MESSAGE_ELEMS) {
+            int64_t elems = smaller_of(w->elems - at, MESSAGE_ELEMS);
+            server_weights_read(w, WEIGHTS_WAITING, w->first + at, elems, block);
+            outer_squares(block, elems, squares);
+        }
+        free(block);
+    }
     for (int i = 0; i < w->runs; i++) step_run(step, &w->run[i], d ? d + (w->run[i].offset - w->first) : NULL);
 }
 

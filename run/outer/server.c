@@ -192,19 +192,8 @@ static int is_quiet(const Server *s, const Peer *p, Quiet *q) {
     return clock_ms() - q->since_ms > s->patience_ms;
 }
 
-/* Sends a frame once the channel has space for it. Returns 0 if the channel is broken or nothing moved for
- * outer.patience_seconds. */
-static int send_frame(const Server *s, Peer *p, FrameHeader h, const void *payload) {
-    int sent;
-    for (Quiet quiet = {0}; (sent = channel_send(p->channel, h, payload)) == 0;) {
-        if (channel_progress(p->channel) < 0 || is_quiet(s, p, &quiet)) return 0;
-        channel_wait(&p->channel, 1, -1, LOOK_MS);
-    }
-    return sent > 0;
-}
-
 /* Sends the state of a part of the model: the tensors x, m and v (weights and optimizer state), frame by frame. Ends
- * the program if the peer is lost. */
+ * the program if the peer is lost, or if nothing moves for outer.patience_seconds. */
 static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems) {
     float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "a frame of weights");
     for (int64_t at = 0, n; at < elems * WEIGHTS_TENSORS; at += n) {
@@ -213,8 +202,13 @@ static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t fi
         server_weights_read(from, (ServerTensor)(at / elems), first + inside, n, block);
         FrameHeader h = {.kind = MESSAGE_STATE, .type = FRAME_F32, .offset = first + inside, .elems = n,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, n)};
-        if (send_frame(s, p, h, block)) continue;
-        lose_server(p, channel_is_broken(p->channel) ? channel_fault(p->channel)->text : channel_peer(p->channel));
+        int sent;
+        for (Quiet quiet = {0}; (sent = channel_send(p->channel, h, block)) == 0;) {
+            if (channel_progress(p->channel) < 0 || is_quiet(s, p, &quiet)) break;
+            channel_wait(&p->channel, 1, -1, LOOK_MS);
+        }
+        if (sent <= 0)
+            lose_server(p, channel_is_broken(p->channel) ? channel_fault(p->channel)->text : channel_peer(p->channel));
     }
     free(block);
 }
@@ -235,20 +229,16 @@ static int take_state(Server *s, const FrameHeader *h, const void *payload, cons
 
 typedef struct { char *text; size_t capacity; int count; } Differences;
 
-/* Returns 1 if an island must have the same value of this config key as the server. These are the keys that a resume
- * must not change, and the keys in `also`. They decide the model, the order of samples, a step or a round. */
-static int must_agree(const char *key) {
-    static const char *const also[] = {"run.steps", "outer.every", "outer.wait"};
-    const Option *o = option_find(key);
-    for (size_t i = 0; i < sizeof also / sizeof *also; i++)
-        if (!strcmp(also[i], key)) return 1;
-    return o && o->fixed;
-}
-
+/* Adds a config key if an island must have the same value of it as the server. These are the keys that a resume must
+ * not change, and the keys in `also`. They decide the model, the order of samples, a step or a round. */
 static void add_difference(void *ctx, const char *key, const cJSON *here, const cJSON *there) {
-    Differences *d = (Differences *)ctx;
-    char         island[SHOWN_BYTES] = "missing", server[SHOWN_BYTES] = "missing";
-    if (!must_agree(key)) return;
+    static const char *const also[] = {"run.steps", "outer.every", "outer.wait"};
+    Differences  *d = (Differences *)ctx;
+    char          island[SHOWN_BYTES] = "missing", server[SHOWN_BYTES] = "missing";
+    const Option *o = option_find(key);
+    int           must_agree = o && o->fixed;
+    for (size_t i = 0; i < sizeof also / sizeof *also; i++) must_agree |= !strcmp(also[i], key);
+    if (!must_agree) return;
     if (here) value_text(here, server);
     if (there) value_text(there, island);
     size_t used = strlen(d->text);
@@ -295,18 +285,6 @@ static int refuse_data(const Hello *hello, const Dataset *train, char *why, size
                  hello->data[0].fingerprint, here[0].fingerprint);
     free(here);
     return *why ? EXIT_DATA : 0;
-}
-
-/* Compares the HELLO message of an island with this server. Returns 0 if the island may join. Otherwise returns an exit
- * code for it, with a sentence in why [bytes] that has the values of both. Only the first server (the leader) compares
- * data. */
-static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t bytes) {
-    if (config_differs(s, hello->config, why, bytes)) return EXIT_CONFIG;
-    int code = s->parts.train ? refuse_data(hello, s->parts.train, why, bytes) : 0;
-    if (code || hello->elems == s->elems) return code;
-    snprintf(why, bytes, "the island's model has %" PRId64 " parameters, and the server's %" PRId64, hello->elems,
-             s->elems);
-    return EXIT_CONFIG;
 }
 
 /* --- the leader: frames of followers, and orders to them ---------------------------------------------------------- */
@@ -447,18 +425,6 @@ static int is_whole(const Server *s) {
 
 void server_linger(Server *s) { s->lingers = 1; }
 
-static void look_at_followers(Server *s) {
-    for (int k = 1; k < s->parts.parts && !s->lingers; k++) {
-        const Peer *p = s->follower[k];
-        if (!p && clock_ms() - s->made_ms > s->patience_ms)
-            fail(EXIT_PEER,
-                 "the server with part=%d/%d has not connected for %g s (outer.patience_seconds): start "
-                 "that server, then this one again",
-                 k, s->parts.parts, s->patience_ms * 1e-3);
-        if (p && !s->is_dismissed && channel_silent_ms(p->channel) > s->patience_ms) lose_silent(s, p);
-    }
-}
-
 /* --- a follower: frames of the leader ----------------------------------------------------------------------------- */
 
 static Member *ended_with(const Server *s, int64_t lease) {
@@ -517,22 +483,18 @@ static void say_closed(Server *s, Member *m, int islands, double norm, int64_t s
     m->knows_end = closed.is_done;
 }
 
-static void welcome(Server *s, Peer *p) {
-    char    name[160];
-    Member *m = p->member;
-    Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .part = s->parts.part,
-                 .parts = s->parts.parts, .changes = round_change_type(s->parts.config) != FRAME_F32};
-    message_send(p->channel, MESSAGE_WELCOME, w.round, &w);
-    if (m->state != MEMBER_WAITS || !leads(s)) return;
-    s->parts.note("%s has joined with %d rank%s", name_of(s, m, name), m->ranks, m->ranks == 1 ? "" : "s");
-}
-
 static int take_hello(Server *s, Peer *p, const void *payload, size_t bytes, char *why) {
     Hello   hello;
     int64_t was = -1;
     if (p->member) return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "sent the message HELLO twice" OTHER_VERSION);
     if (!message_read(MESSAGE_HELLO, payload, bytes, &hello, why)) return EXIT_PEER;
-    int     code = hello_refuse(s, &hello, why, MESSAGE_FAULT_BYTES);
+    int code = config_differs(s, hello.config, why, MESSAGE_FAULT_BYTES) ? EXIT_CONFIG : 0;
+    /* only the first server (the leader) has the data */
+    if (!code && s->parts.train) code = refuse_data(&hello, s->parts.train, why, MESSAGE_FAULT_BYTES);
+    if (!code && hello.elems != s->elems)
+        code = fault_text(why, MESSAGE_FAULT_BYTES, EXIT_CONFIG,
+                          "the island's model has %" PRId64 " parameters, and the server's %" PRId64, hello.elems,
+                          s->elems);
     Member *m = code ? NULL : members_join(&s->members, &hello, clock_ms(), &was, why);
     if (!code && !m) code = EXIT_PEER;
     take_back(s, was);
@@ -541,7 +503,12 @@ static int take_hello(Server *s, Peer *p, const void *payload, size_t bytes, cha
         const char *compress = cJSON_GetStringValue(json_member(json_member(hello.config, "outer"), "compress"));
         p->member = m, p->rank = hello.rank;
         m->takes_changes = compress && strcmp(compress, "none") != 0;
-        welcome(s, p);
+        Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .part = s->parts.part,
+                     .parts = s->parts.parts, .changes = round_change_type(s->parts.config) != FRAME_F32};
+        message_send(p->channel, MESSAGE_WELCOME, w.round, &w);
+        char name[160];
+        if (m->state == MEMBER_WAITS && leads(s))
+            s->parts.note("%s has joined with %d rank%s", name_of(s, m, name), m->ranks, plural(m->ranks));
     }
     message_free(MESSAGE_HELLO, &hello);
     return code;
@@ -598,32 +565,21 @@ static int take_end(Server *s, Peer *p, const void *payload, size_t bytes, char 
     return 0;
 }
 
-static void take_bye(Server *s, Peer *p) {
-    Member *m = p->member;
-    if (m->state == MEMBER_TRAINS && m->received[p->rank] == 2) m->leaves = 1; /* the END messages of the other ranks of
-                                                                                * the training job are on their way */
-    else lose_member(s, m, "leaves");
-}
-
-/* outer.wait=none with outer.compress: allocates the server's record of the weights that an island will fetch. Returns
- * 0 if memory is not enough. */
-static int may_hold(Server *s, Member *m) {
-    FrameType type = held_type(s->parts.config);
-    return type == FRAME_F32 || !m->takes_changes || m->held.x ||
-           held_begin(&m->held, type, s->weights.first, s->weights.elems);
-}
-
 /* Queues the request of an island for weights. With outer.wait=all the first server (the leader) answers with the
  * weights of the open round, whichever round the request names. */
 static int take_get(Server *s, Peer *p, const FrameHeader *h, char *why) {
     int64_t round = leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
     int     is_here = h->offset >= s->weights.first && h->offset + h->elems <= s->weights.first + s->weights.elems;
-    int     has_change = held_is_whole(&p->member->held) ||
+    Member *m = p->member;
+    int     has_change = held_is_whole(&m->held) ||
                      (h->round == s->change.round && round_change_frame(&s->change, h->offset, h->elems));
     if (!is_here)
         return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER,
                           "asked for weights that another server has" OTHER_VERSION);
-    if (h->kind == MESSAGE_GET && !may_hold(s, p->member))
+    /* outer.wait=none with outer.compress: the server records the weights that an island fetches */
+    FrameType type = held_type(s->parts.config);
+    if (h->kind == MESSAGE_GET && type != FRAME_F32 && m->takes_changes && !m->held.x &&
+        !held_begin(&m->held, type, s->weights.first, s->weights.elems))
         return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_MEMORY,
                           "the server is out of memory for one more training job with outer.compress: give the server "
                           "more memory, start fewer jobs, or start this job with outer.compress=none");
@@ -701,7 +657,11 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
             case MESSAGE_DELTA: code = take_delta(s, p, h, payload, why); break;
             case MESSAGE_END:   code = take_end(s, p, payload, h->payload_bytes, why); break;
             case MESSAGE_PING:  message_send(p->channel, MESSAGE_PING, 0, NULL); break;
-            case MESSAGE_BYE:   take_bye(s, p); return 0;
+            case MESSAGE_BYE:
+                /* 2: this rank has sent its END message, and those of other ranks of the job are on their way */
+                if (p->member->state == MEMBER_TRAINS && p->member->received[p->rank] == 2) p->member->leaves = 1;
+                else lose_member(s, p->member, "leaves");
+                return 0;
             default:            code = take_get(s, p, h, why); break; /* GET or GET_CHANGE */
         }
     if (code) refuse(s, p, code, code == EXIT_PEER ? "the island " : "", why);
@@ -885,16 +845,6 @@ static void open_round(Server *s) {
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-static void look_for_silence(Server *s) {
-    Member *m;
-    char    why[80];
-    while ((m = members_silent(&s->members, clock_ms(), s->patience_ms))) {
-        snprintf(why, sizeof why, "has been silent for %g s (outer.patience_seconds)", s->patience_ms * 1e-3);
-        m->leaves = 0;
-        lose_member(s, m, why);
-    }
-}
-
 /* Frees the memory and connections of islands that are gone. */
 static void sweep(Server *s) {
     for (int i = 0; i < s->members.count; i++) {
@@ -912,7 +862,15 @@ static void sweep(Server *s) {
 static void lead(Server *s) {
     Members *ms = &s->members;
     count_arrivals(s);
-    look_at_followers(s);
+    for (int k = 1; k < s->parts.parts && !s->lingers; k++) {
+        const Peer *p = s->follower[k];
+        if (!p && clock_ms() - s->made_ms > s->patience_ms)
+            fail(EXIT_PEER,
+                 "the server with part=%d/%d has not connected for %g s (outer.patience_seconds): start "
+                 "that server, then this one again",
+                 k, s->parts.parts, s->patience_ms * 1e-3);
+        if (p && !s->is_dismissed && channel_silent_ms(p->channel) > s->patience_ms) lose_silent(s, p);
+    }
     if (members_may_close(ms)) close_round(s);
     sweep(s);
     if (!server_is_done(s) && is_whole(s) && members_may_open(ms)) open_round(s);
@@ -934,7 +892,13 @@ int server_turn(Server *s, double ms, ServerRound *over) {
         if (serve_peer(s, i)) i++;
         if (leads(s)) count_arrivals(s);
     }
-    look_for_silence(s);
+    char    why[80];
+    Member *silent;
+    while ((silent = members_silent(&s->members, clock_ms(), s->patience_ms))) {
+        snprintf(why, sizeof why, "has been silent for %g s (outer.patience_seconds)", s->patience_ms * 1e-3);
+        silent->leaves = 0;
+        lose_member(s, silent, why);
+    }
     if (leads(s)) lead(s);
     else sweep(s);
     s->looked_ms = clock_ms();
@@ -950,41 +914,30 @@ static int is_stopped(void *unused) {
     return signals_stop();
 }
 
-/* Connects to the leader, the first server. Returns 0 if this server receives a request to stop before the leader
- * answers. */
-static int find_leader(Server *s) {
-    char         address[OUTER_ADDRESS_BYTES];
+int server_follow(Server *s, void (*ready)(const Server *s)) {
+    ServerRound  over;
     ChannelFault fault = {0};
+    char         address[OUTER_ADDRESS_BYTES];
+    int          is_ready = 0, heard = 0;
     outer_server(s->parts.config->outer.server, 0, address);
     Channel *c = channel_connect(address, &s->key, s->patience_ms, is_stopped, NULL, &fault);
-    if (!c && signals_stop()) return 0;
+    if (!c && signals_stop()) return EXIT_STOPPED;
     if (!c) fail(fault.code, "%s", fault.text);
     channel_limit(c, s->elems);
     s->leader = peers_add(&s->peers, c);
     s->leader->part = PEER_LEADER;
     Follow follow = {.protocol = CHANNEL_PROTOCOL, .part = s->parts.part, .parts = s->parts.parts, .elems = s->elems,
                      .config = config_to_json(s->parts.config)};
-    message_send(s->leader->channel, MESSAGE_FOLLOW, 0, &follow);
+    message_send(c, MESSAGE_FOLLOW, 0, &follow);
     cJSON_Delete(follow.config);
-    return 1;
-}
-
-static void ping_leader(Server *s) {
-    double now = clock_ms();
-    if (now - s->pinged_ms >= PING_MS) {
-        message_send(s->leader->channel, MESSAGE_PING, 0, NULL);
-        s->pinged_ms = now;
-    }
-    if (channel_silent_ms(s->leader->channel) > s->patience_ms) lose_silent(s, s->leader);
-}
-
-int server_follow(Server *s, void (*ready)(const Server *s)) {
-    ServerRound over;
-    int         is_ready = 0, heard = 0;
-    if (!find_leader(s)) return EXIT_STOPPED;
     while (!s->is_dismissed) {
         server_turn(s, TURN_MS, &over);
-        if (!s->is_dismissed) ping_leader(s);
+        double now = clock_ms();
+        if (!s->is_dismissed && now - s->pinged_ms >= PING_MS) {
+            message_send(c, MESSAGE_PING, 0, NULL);
+            s->pinged_ms = now;
+        }
+        if (!s->is_dismissed && channel_silent_ms(c) > s->patience_ms) lose_silent(s, s->leader);
         if (!is_ready && has_part(s)) is_ready = 1, ready(s);
         if (signals_stop() && !heard) {
             heard = 1;
@@ -996,29 +949,6 @@ int server_follow(Server *s, void (*ready)(const Server *s)) {
 
 /* --- creating ----------------------------------------------------------------------------------------------------- */
 
-/* Waits until the file outer.key exists. The first server makes it, perhaps on this machine at this moment. */
-static void await_key(const Server *s) {
-    const char *path = s->parts.config->outer.key;
-    for (double until_ms = clock_ms() + s->patience_ms; access(path, F_OK) != 0 && clock_ms() < until_ms;) {
-        if (signals_stop()) return;
-        usleep(50000);
-    }
-}
-
-static void take_weights(Server *s) {
-    const ServerParts *p = &s->parts;
-    int64_t            first = outer_part_begin(s->elems, p->part, p->parts);
-    int64_t            elems = outer_part_begin(s->elems, p->part + 1, p->parts) - first;
-    if (elems == 0 || outer_part_begin(s->elems, 1, p->parts) == 0)
-        fail(EXIT_CONFIG,
-             "outer.server names %d servers, too many for a model of %lld parameters: name fewer; each needs at least "
-             "%d parameters",
-             p->parts, (long long)s->elems, OUTER_BLOCK);
-    s->follower = xcalloc((size_t)p->parts, sizeof *s->follower, "a list of servers");
-    s->weights = server_weights_create(p->shards, p->weights, p->memory, first, elems);
-    if (p->weights) s->whole = server_weights_create(p->shards, p->weights, NULL, 0, s->elems);
-}
-
 Server *server_create(ServerParts parts) {
     const Config *c = parts.config;
     char          why[KEY_FAULT_BYTES];
@@ -1026,10 +956,21 @@ Server *server_create(ServerParts parts) {
     Server       *s = xcalloc(1, sizeof *s, "the server");
     s->parts = parts;
     s->elems = parts.shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
-    take_weights(s);
+    int64_t first = begin_of(s, parts.part), elems = elems_of(s, parts.part);
+    if (elems == 0 || elems_of(s, 0) == 0)
+        fail(EXIT_CONFIG,
+             "outer.server names %d servers, too many for a model of %lld parameters: name fewer; each needs at least "
+             "%d parameters",
+             parts.parts, (long long)s->elems, OUTER_BLOCK);
+    s->follower = xcalloc((size_t)parts.parts, sizeof *s->follower, "a list of servers");
+    s->weights = server_weights_create(parts.shards, parts.weights, parts.memory, first, elems);
+    if (parts.weights) s->whole = server_weights_create(parts.shards, parts.weights, NULL, 0, s->elems);
     s->change = round_change_create(c, &s->weights);
     s->patience_ms = c->outer.patience_seconds * 1e3;
-    if (!leads(s)) await_key(s);
+    /* the first server makes the file outer.key, perhaps on this machine at this moment */
+    for (double until_ms = clock_ms() + s->patience_ms;
+         !leads(s) && access(c->outer.key, F_OK) != 0 && clock_ms() < until_ms && !signals_stop();)
+        usleep(50000);
     int code = leads(s) ? key_make(c->outer.key, why) : 0;
     if (!code) code = key_read(c->outer.key, &s->key, why);
     if (code) fail(code, "%s", why);

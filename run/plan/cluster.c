@@ -244,16 +244,16 @@ static NORETURN void no_such_cluster(const char *name) {
 }
 
 /* Returns the path of a cluster's file, by its name in configs/clusters or by its path. */
-static Path file_of(const char *name) {
-    if (strchr(name, '/') || (strlen(name) > 5 && has_ending(name, ".json"))) return path_of("%s", name);
-    Path folder = clusters_folder(path_of("%s.json", name).text);
-    if (!*name || !*folder.text) no_such_cluster(name);
-    return path_of("%s/%s.json", folder.text, name);
-}
 
 Cluster cluster_load(const char *name_or_file) {
-    Cluster  c = {.name = ""};
-    Path     path = file_of(name_or_file);
+    Cluster     c = {.name = ""};
+    const char *name = name_or_file;
+    Path        path = path_of("%s", name);
+    if (!strchr(name, '/') && !(strlen(name) > 5 && has_ending(name, ".json"))) {
+        Path folder = clusters_folder(path_of("%s.json", name).text);
+        if (!*name || !*folder.text) no_such_cluster(name);
+        path = path_of("%s/%s.json", folder.text, name);
+    }
     PlanFile r = plan_file_open(path_of("cluster=%s: ", name_or_file).text, path.text);
     take_object(r.json.root, (Table){&r, KEYS, KEY_COUNT, (char *)&c, "", 0});
     take_links(&r, &c);
@@ -313,16 +313,13 @@ double cluster_flops(const Cluster *c, DType type, int precision) {
     return type == BF16 ? c->bf16 : c->fp16;
 }
 
-static double wave_fill(const Cluster *c, int64_t m, int64_t n) {
-    double tiles = (double)((m + 127) / 128) * (double)((n + 255) / 256);
-    return c->processors > 0 ? tiles / (ceil(tiles / c->processors) * c->processors) : 1.0;
-}
-
 double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, size_t element_bytes) {
     double bytes_per_s = c->bytes_per_s * c->memory, bytes = e->bytes / bytes_per_s;
     if (strncmp(e->op, "matmul", 6) == 0) {
         double most = strncmp(e->op, "matmul, fp8", 11) == 0 ? c->fp8 : flops;
-        double k = (double)e->dim[2], fill = wave_fill(c, e->dim[0], e->dim[1]);
+        double k = (double)e->dim[2], fill = 1.0; /* fill: share of the processors that a wave of tiles keeps busy */
+        double tiles = (double)((e->dim[0] + 127) / 128) * (double)((e->dim[1] + 255) / 256);
+        if (c->processors > 0) fill = tiles / (ceil(tiles / c->processors) * c->processors);
         double rate = most * c->product * sqrt(fill) * k / (k + c->ramp);
         return c->op_s + fmax(e->flops / rate, bytes);
     }

@@ -16,9 +16,6 @@ typedef struct {
     int64_t          act_bytes;
 } Sizes;
 
-/* Returns the bytes of the workspace that layers/matmul.cu gives to cuBLASLt. */
-static int64_t workspace(void) { return 128 << 20; }
-
 /* Returns the bytes of the buffers for sums over the columns of a matrix, which are computed in parts of its rows. One
  * kind is for the gradient of a bias, by bias_backward, an activation, or the epilogue of a product (bias.cuh,
  * linear.cu). The other is for the weights of norms (norm.cu). */
@@ -75,7 +72,8 @@ static int64_t muon(Sizes z, const Layout *l) {
 }
 
 size_t gpu_scratch_bytes(const ModelSpec *spec) {
-    enum { SLACK = 1 << 20 }; /* enough for rounding every buffer up to ARENA_ALIGN */
+    enum { WORKSPACE = 128 << 20 }; /* given to cuBLASLt by layers/matmul.cu */
+    enum { SLACK = 1 << 20 };       /* enough for rounding every buffer up to ARENA_ALIGN */
     Layout  l = model_spec_layout(spec);
     int64_t context = larger_of(1, spec->context_ranks);
     Sizes   z = {.spec = spec, .shape = spec->shards.shape, .N = spec->B * spec->T / context, .B = spec->B,
@@ -85,7 +83,7 @@ size_t gpu_scratch_bytes(const ModelSpec *spec) {
         if (l.param[i].group == GROUP_MATRIX)
             z.widest = larger_of(z.widest, larger_of(l.param[i].local[0], l.param[i].local[1]));
     int64_t tokens = sorted(z.N) + sorted(z.N * z.shape.top_k) + 4 * z.shape.n_experts;
-    int64_t sum = workspace() + column_sums(z) + attention(z) + tokens + fp8(z, &l) + muon(z, &l) + SLACK;
+    int64_t sum = WORKSPACE + column_sums(z) + attention(z) + tokens + fp8(z, &l) + muon(z, &l) + SLACK;
     layout_destroy(&l);
     return (size_t)sum;
 }

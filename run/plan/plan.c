@@ -170,16 +170,6 @@ static void print_row(FILE *out, size_t bytes, const char *fmt, ...) {
     fprintf(out, "  %-58s %10.1f MiB\n", what, (double)bytes / 1048576.0);
 }
 
-/* Prints the memory of a GPU that libraries and other programs use. */
-static void print_others(FILE *out, const Plan *p) {
-    int has_nccl = !p->ranks.joined && p->ranks.count > 1 && p->ranks.comm == COMM_NCCL;
-    print_row(out, p->library_bytes, device_memory().total ? "not ours, as measured: context, libraries, other programs"
-                                                           : "not ours: the context, not measured without a GPU");
-    print_row(out, p->reserve_bytes, has_nccl ? "not ours, an estimate: NCCL, kernels, cuBLASLt, graph"
-                                              : "not ours, an estimate: kernels loaded later, cuBLASLt, graph");
-    print_row(out, p->device_bytes, "total, GPU memory");
-}
-
 void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     const char *const    recompute[] = {"", ", light recompute", ", block recompute"};
     const char *const    comm[] = {"the ring", "MPI", "NCCL"};
@@ -202,7 +192,15 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     print_row(out, p->scratch_bytes, "scratch");
     print_row(out, p->batch_bytes, "batches");
     if (p->tree_bytes > 0) print_row(out, p->tree_bytes, "what other ranks send to be added in order");
-    if (!on_host) print_others(out, p);
+    if (!on_host) { /* the memory of a GPU that libraries and other programs use */
+        int has_nccl = !p->ranks.joined && p->ranks.count > 1 && p->ranks.comm == COMM_NCCL;
+        print_row(out, p->library_bytes,
+                  device_memory().total ? "not ours, as measured: context, libraries, other programs"
+                                        : "not ours: the context, not measured without a GPU");
+        print_row(out, p->reserve_bytes, has_nccl ? "not ours, an estimate: NCCL, kernels, cuBLASLt, graph"
+                                                  : "not ours, an estimate: kernels loaded later, cuBLASLt, graph");
+        print_row(out, p->device_bytes, "total, GPU memory");
+    }
     if (p->ranks.count > 1) print_row(out, p->comm_bytes, "%sexchange between ranks, by %s", host, comm[p->ranks.comm]);
     if (p->offload_bytes > 0)
         print_row(out, p->offload_bytes, "host: %s%s",
@@ -302,30 +300,6 @@ static DataCount count_data(const StringList *globs, const Config *c) {
     return d;
 }
 
-/* Returns the free bytes for run.dir, in its nearest folder that exists. */
-static int64_t free_bytes_for(const char *dir) {
-    Path    path = path_of("%s", *dir ? dir : ".");
-    char   *folder = path.text;
-    int64_t bytes;
-    while ((bytes = io_free_bytes(folder)) < 0 && strcmp(folder, ".") != 0 && strcmp(folder, "/") != 0)
-        folder = dirname(folder);
-    return bytes;
-}
-
-static void print_count(const DataCount *d, const Config *c, int64_t wanted) {
-    const SampleCount *n = &d->found;
-    char               unread[SAMPLE_COUNT_CHARS];
-    if (d->missing[0]) print_plain(stdout, "data         %s: epochs unknown\n", d->missing);
-    else if (n->samples == 0)
-        printf("data         %s tokens: not one sample of %lld\n", plan_count_text((double)n->tokens).text,
-               (long long)c->batch.seq_len);
-    else
-        printf("data         %lld file%s, %s tokens, %lld sample%s of %lld: %.2f epochs%s\n", (long long)n->files,
-               plural(n->files), plan_count_text((double)n->tokens).text, (long long)n->samples, plural(n->samples),
-               (long long)c->batch.seq_len, sample_epochs(wanted, n->samples),
-               sample_count_unread(n, c->batch.seq_len, "; ", unread));
-}
-
 void plan_print_data(const Config *c) {
     const StringList *train = &c->data.train;
     int64_t           wanted = position_after((Position){0, 0, 0}, c, c->run.steps).samples, share[BLEND_SOURCES];
@@ -338,7 +312,18 @@ void plan_print_data(const Config *c) {
         StringList source = {1, &train->item[i], NULL};
         if (train->share && blend_source(train->item, i) < seen) continue; /* a path in several stages counts once */
         DataCount count = count_data(train->share ? &source : train, c);
-        print_count(&count, c, train->share ? share[seen] : wanted);
+        SampleCount *n = &count.found;
+        char         unread[SAMPLE_COUNT_CHARS];
+        if (count.missing[0]) print_plain(stdout, "data         %s: epochs unknown\n", count.missing);
+        else if (n->samples == 0)
+            printf("data         %s tokens: not one sample of %lld\n", plan_count_text((double)n->tokens).text,
+                   (long long)c->batch.seq_len);
+        else
+            printf("data         %lld file%s, %s tokens, %lld sample%s of %lld: %.2f epochs%s\n", (long long)n->files,
+                   plural(n->files), plan_count_text((double)n->tokens).text, (long long)n->samples,
+                   plural(n->samples), (long long)c->batch.seq_len,
+                   sample_epochs(train->share ? share[seen] : wanted, n->samples),
+                   sample_count_unread(n, c->batch.seq_len, "; ", unread));
         seen++;
     }
 }
@@ -346,7 +331,13 @@ void plan_print_data(const Config *c) {
 void plan_print_disk(const Config *c, double bytes, PlanDisk where) {
     int64_t count = checkpoint_most(c);
     double  most = bytes * (double)count;
-    int64_t room = where == DISK_HERE ? free_bytes_for(c->run.dir) : -1;
+    int64_t room = -1;
+    if (where == DISK_HERE) { /* asks the nearest folder above run.dir that exists */
+        Path  path = path_of("%s", *c->run.dir ? c->run.dir : ".");
+        char *folder = path.text;
+        while ((room = io_free_bytes(folder)) < 0 && strcmp(folder, ".") != 0 && strcmp(folder, "/") != 0)
+            folder = dirname(folder);
+    }
     printf("checkpoint   %s each, %lld kept and one being written: %s", bytes_text(bytes).text,
            (long long)count - 1, bytes_text(most).text);
     if (room >= 0)

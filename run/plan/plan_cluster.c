@@ -10,7 +10,6 @@
 #include "core/terminal.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/log/progress.h"
 
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
                                               [RECOMPUTE_BLOCK] = "block"};
@@ -158,17 +157,6 @@ static void print_times(const Config *c, const Simulated *s, int ranks) {
     printf("simulated    %lld steps: %s\n", (long long)c->run.steps, time);
 }
 
-/* Prints why a grid is slower than the best one: the part of the step whose time differs most. */
-static void print_why(const Simulated *s, const Simulated *best) {
-    double      most = s->compute_s - best->compute_s;
-    const char *what = "compute";
-    for (int a = 0; a < AXES; a++)
-        if (s->exposed_s[a] - best->exposed_s[a] > most)
-            most = s->exposed_s[a] - best->exposed_s[a], what = waits_in((Axis)a, "bubble");
-    if (s != best) printf("   +%s %s", seconds_text(most).text, what);
-    printf("\n");
-}
-
 static void print_found(const Found *f, const Cluster *cluster) {
     printf("simulated    the quickest of %lld grids and their variants, in %s:\n", (long long)f->allowed,
            bytes_text(cluster->memory_bytes).text);
@@ -181,7 +169,15 @@ static void print_found(const Found *f, const Cluster *cluster) {
                s->mesh.size[AXIS_REPLICA], s->mesh.size[AXIS_SHARD] * s->mesh.size[AXIS_REPLICA], s->zero_stage,
                (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute], s->step_s, 100.0 * s->mfu, 100.0 * s->bubble,
                s->memory_bytes / (1024.0 * 1024 * 1024));
-        print_why(s, &f->best[0]);
+        /* why the grid is slower than the best one: the part of the step whose time differs most */
+        const Simulated *best = &f->best[0];
+        double           most = s->compute_s - best->compute_s;
+        const char      *what = "compute";
+        for (int a = 0; a < AXES; a++)
+            if (s->exposed_s[a] - best->exposed_s[a] > most)
+                most = s->exposed_s[a] - best->exposed_s[a], what = waits_in((Axis)a, "bubble");
+        if (s != best) printf("   +%s %s", seconds_text(most).text, what);
+        printf("\n");
     }
     printf("\n");
 }

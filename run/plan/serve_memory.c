@@ -53,8 +53,8 @@ ServeBytes serve_bytes(const Config *c, int part) {
     return b;
 }
 
-/* Allocates and frees all memory of a server at once, so that a lack of memory shows before anything begins. */
-static void check_memory(const Config *c, int part) {
+ServeWeights serve_weights_create(const Config *c, int part) {
+    /* allocates and frees all memory at once, so that a lack of memory shows before anything begins */
     ServeBytes b = serve_bytes(c, part);
     void      *all = malloc(b.all);
     if (!all)
@@ -66,10 +66,6 @@ static void check_memory(const Config *c, int part) {
              bytes_text((double)b.weights).text, bytes_text((double)b.copy).text, bytes_text((double)b.changes).text,
              bytes_text((double)b.deltas).text, (long long)c->outer.least_islands);
     free(all);
-}
-
-ServeWeights serve_weights_create(const Config *c, int part) {
-    check_memory(c, part);
     ServeWeights dry = carve_dry(c), w = {0};
     if (part > 0) {
         size_t elems = elems_of(c, &dry.shards->layout, part);

@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "data/loader.h"
 #include "model/block.h"
-#include "model/precision.h"
 #include "model/pipeline.h"
 
 /* --- a step of one stage as a list of durations ------------------------------------------------------------------- */
@@ -92,19 +91,6 @@ static Durations durations_of(const Config *c, Target on, Mesh mesh) {
     return d;
 }
 
-/* Returns the index of a group, by its name. The group of all ranks has no name of an axis. If all ranks share the
- * state, it is the group of AXIS_SHARD. */
-static int group_of(const Durations *d, const char *name) {
-    for (int g = 0; g < GROUPS; g++)
-        if (strcmp(name, d->group[g].name) == 0) return g;
-    return AXIS_SHARD;
-}
-
-static double collective_seconds(const Durations *d, const LedgerEntry *e, Reach reach) {
-    int rounds = strncmp(e->op, "all-reduce", 10) == 0 || strncmp(e->op, "maximum", 7) == 0 ? 2 : 1;
-    return cluster_collective_seconds(d->cluster, reach, e->bytes, rounds);
-}
-
 /* --- the history of a stage, in chapters -------------------------------------------------------------------------- */
 
 static void append(Chapter *c, Passage p) {
@@ -119,7 +105,10 @@ static void append(Chapter *c, Passage p) {
 }
 
 static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int is_work) {
-    int          g = group_of(d, e->group), is_op = e->kind == LEDGER_OP;
+    int g = 0, is_op = e->kind == LEDGER_OP;
+    while (g < GROUPS && strcmp(e->group, d->group[g].name) != 0) g++;
+    /* the group of all ranks has no name of an axis; it is the group of AXIS_SHARD if all ranks share the state */
+    if (g == GROUPS) g = AXIS_SHARD;
     const Group *group = &d->group[g];
     if (is_op && !*e->group) {
         double seconds = cluster_op_seconds(d->cluster, e, d->flops, d->element_bytes);
@@ -133,7 +122,9 @@ static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int 
         else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, seconds, e->bytes, 0, g});
     } else if (is_op) {
         PassageKind kind = group->blocks ? PASSAGE_BLOCKS : PASSAGE_START;
-        append(c, (Passage){kind, group->axis, collective_seconds(d, e, group->reach), e->bytes, 0, g});
+        int    rounds = strncmp(e->op, "all-reduce", 10) == 0 || strncmp(e->op, "maximum", 7) == 0 ? 2 : 1;
+        double seconds = cluster_collective_seconds(d->cluster, group->reach, e->bytes, rounds);
+        append(c, (Passage){kind, group->axis, seconds, e->bytes, 0, g});
     } else if (!group->blocks) {
         append(c, (Passage){PASSAGE_WAIT, group->axis, 0, 0, e->dim[0], g});
     }
@@ -512,18 +503,6 @@ Simulated simulate(const Config *c, Target on) {
     return out;
 }
 
-/* Returns the number of elements of the matrices of a transformer block: 12 C^2 in gpt2, with C = n_embd. */
-static double block_elements(ModelShape shape) {
-    const BlockKind *kind = block_kind(shape);
-    double           all = 0.0;
-    for (int i = 0; i < kind->block.rows; i++) {
-        const ParamRow *row = &kind->block.row[i];
-        if (row->dim[1] != DIM_NONE && kind_has(kind, shape, row->needs))
-            all += (double)dim_size(row->dim[0], shape) * (double)dim_size(row->dim[1], shape);
-    }
-    return all;
-}
-
 /* Returns the bytes of collectives on this axis during which a rank does not compute, in one step, summed over all
  * stages. docs/parallel-inside.md derives the formulas. */
 static double blocking_bytes(const Config *c, DType act, const Simulated *grid, Axis axis) {
@@ -537,16 +516,23 @@ static double blocking_bytes(const Config *c, DType act, const Simulated *grid, 
 }
 
 double simulate_least_s(const Config *c, Target on) {
-    ModelShape shape = c->model.shape;
-    Simulated  grid = describe(c, on.ranks);
-    double     P = grid.mesh.size[AXIS_STAGE], L = (double)shape.n_layer, C = (double)shape.n_embd;
-    double     blocks = 6.0 * L * block_elements(shape);
-    double     model = blocks + 6.0 * (double)shape.vocab_size * C +
+    ModelShape       shape = c->model.shape;
+    const BlockKind *kind = block_kind(shape);
+    Simulated        grid = describe(c, on.ranks);
+    double           P = grid.mesh.size[AXIS_STAGE], L = (double)shape.n_layer, C = (double)shape.n_embd;
+    double           elements = 0.0; /* elements of the matrices of a transformer block: 12 C^2 in gpt2 */
+    for (int i = 0; i < kind->block.rows; i++) {
+        const ParamRow *row = &kind->block.row[i];
+        if (row->dim[1] != DIM_NONE && kind_has(kind, shape, row->needs))
+            elements += (double)dim_size(row->dim[0], shape) * (double)dim_size(row->dim[1], shape);
+    }
+    double blocks = 6.0 * L * elements;
+    double model = blocks + 6.0 * (double)shape.vocab_size * C +
                    6.0 * L * (double)dim_size(DIM_Q, shape) * (double)c->batch.seq_len;
-    double     again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0;
-    double     best = fmax(on.cluster->product, on.cluster->attention);
-    double     flops = cluster_flops(on.cluster, on.act, c->precision);
-    double     busy = (model + again) * (double)c->batch.global_tokens / (on.ranks * flops * best);
+    double again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0;
+    double best = fmax(on.cluster->product, on.cluster->attention);
+    double flops = cluster_flops(on.cluster, on.act, c->precision);
+    double busy = (model + again) * (double)c->batch.global_tokens / (on.ranks * flops * best);
     for (int a = AXIS_TENSOR; a <= AXIS_CONTEXT; a++) {
         Reach r = cluster_reach(on.cluster, grid.mesh, 1u << a);
         if (r.ranks > 1) busy += cluster_message_seconds(on.cluster, r, blocking_bytes(c, on.act, &grid, (Axis)a) / P);
