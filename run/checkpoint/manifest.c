@@ -58,8 +58,9 @@ static void write_files(FILE *out, const Manifest *m) {
     }
 }
 
-static void write_body(FILE *out, const Manifest *m) {
-    char shown[SHOWN_BYTES];
+char *manifest_write(const Manifest *m, size_t *bytes) {
+    char *text = NULL, shown[SHOWN_BYTES];
+    FILE *out = memory_file_open(&text, bytes);
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.1\",\n\"run_id\":\"%s\",\n", m->run_id);
     if (m->parent.run_id[0])
         fprintf(out, "\"parent\":{\"run_id\":\"%s\",\"step\":\"%" PRId64 "\"},\n", m->parent.run_id, m->parent.step);
@@ -98,12 +99,6 @@ static void write_body(FILE *out, const Manifest *m) {
     fprintf(out, "],\n\"files\":[");
     write_files(out, m);
     fputc(']', out);
-}
-
-char *manifest_write(const Manifest *m, size_t *bytes) {
-    char *text = NULL;
-    FILE *out = memory_file_open(&text, bytes);
-    write_body(out, m);
     fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
     fclose(out);
     return text;
@@ -370,14 +365,6 @@ static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, c
                           e.offset, e.offset + e.bytes - 1);
 }
 
-/* Tells the ranks that wait, the terminal, and the counter of the caller that one more extent (range of file bytes) was
- * read. */
-static void tell_progress(Comm *c, _Atomic int64_t *moved) {
-    if (c) world_moved(comm_world(c));
-    if (c && comm_rank(c) == 0) say_part("checking the checkpoint", 0, 0);
-    if (moved) ++*moved;
-}
-
 /* Compares every n-th extent (range of bytes) of a file with its hash, where n is the number of ranks. */
 static int extents_ok(const char *folder, const char *name, const ManifestFile *file, Comm *c, _Atomic int64_t *moved,
                       char *fault) {
@@ -392,7 +379,10 @@ static int extents_ok(const char *folder, const char *name, const ManifestFile *
         #pragma omp for schedule(dynamic, 8)
         for (int64_t i = 0; i < mine; i++) {
             if (!wrong[0]) extent_ok(fd, name, file->extent[rank + i * ranks], buffer, wrong);
-            if (omp_get_thread_num() == 0) tell_progress(c, moved);
+            if (omp_get_thread_num() != 0) continue;
+            if (c) world_moved(comm_world(c));
+            if (c && rank == 0) say_part("checking the checkpoint", 0, 0);
+            if (moved) ++*moved;
         }
         #pragma omp critical(manifest_verify)
         if (wrong[0]) good = manifest_fault(fault, "%s", wrong);
