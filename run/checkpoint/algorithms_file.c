@@ -2,7 +2,6 @@
  * algorithms_file.h. */
 #include "run/checkpoint/algorithms_file.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +10,6 @@
 #include "core/rng.h"
 #include "core/error.h"
 #include "layers/algorithms.h"
-#include "run/checkpoint/checkpoint_write.h"
 
 /* --- the table as JSON -------------------------------------------------------------------------------------------- */
 

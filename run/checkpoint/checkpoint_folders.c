@@ -14,7 +14,6 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/terminal.h"
 #include "run/checkpoint/checkpoint.h"
 
 #define TRASH ".trash-"

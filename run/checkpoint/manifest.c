@@ -14,7 +14,6 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/terminal.h"
-#include "run/checkpoint/checkpoint_folders.h"
 
 /* Bytes of the end of a manifest: ,\n"hash":"0123456789abcdef"}\n */
 enum { TAIL_BYTES = 29 };
