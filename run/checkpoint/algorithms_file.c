@@ -58,27 +58,20 @@ static int refuse_table(const char *where) {
     return warn("%s holds no table of algorithms for matrix products: they are chosen anew", where), 0;
 }
 
-/* Returns 1 if a table of matrix-product algorithms was chosen on the GPU and library of this machine. Algorithms of
- * another machine may run here, but slowly. */
-static int is_from_here(const cJSON *json, const char *where) {
+int algorithms_from_json(const cJSON *json, const char *where) {
+    const cJSON *list = json_member(json, "products"), *record;
+    MatmulAlgorithm a;
+    if (!cJSON_IsArray(list)) return refuse_table(where);
+    /* a table from another GPU or library is not used, because its algorithms may run slowly here */
     for (int i = 0; i < MAKER_COUNT; i++) {
         const cJSON *there = json_member(json, MAKERS[i].key);
         if (!cJSON_IsString(there)) return refuse_table(where);
         if (strcmp(there->valuestring, MAKERS[i].here()) == 0) continue;
         warn("%s: the algorithms of its matrix products were chosen on %s %s, and this is %s: they are chosen anew, "
-             "and the bits of this run differ "
-             "from there on",
+             "and the bits of this run differ from there on",
              where, MAKERS[i].what, there->valuestring, MAKERS[i].here());
         return 0;
     }
-    return 1;
-}
-
-int algorithms_from_json(const cJSON *json, const char *where) {
-    const cJSON *list = json_member(json, "products"), *record;
-    MatmulAlgorithm a;
-    if (!cJSON_IsArray(list)) return refuse_table(where);
-    if (!is_from_here(json, where)) return 0;
     cJSON_ArrayForEach(record, list)
         if (!read_record(record, &a)) return refuse_table(where);
     matmul_algorithms_clear();

@@ -303,35 +303,28 @@ static int by_offset(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Sorts the extents (ranges of file bytes) of all ranks. Returns 0 with the fault in s->fault if a byte of a file was
- * not written exactly once. */
-static int sort_extents(Save *s) {
-    for (int f = 0; f < MANIFEST_FILES; f++) {
-        ManifestFile *file = &s->manifest.file[f];
-        uint64_t      at = 0;
-        int64_t       i = 0;
-        if (file->extents > 0) qsort(file->extent, (size_t)file->extents, sizeof *file->extent, by_offset);
-        while (i < file->extents && file->extent[i].offset == at) at += file->extent[i++].bytes;
-        if (i < file->extents || at != file->bytes)
-            return manifest_fault(s->fault, "a bug: byte %" PRIu64 " of %s is written by no rank, or twice", at,
-                                  manifest_file_name[f]);
-    }
-    return 1;
-}
-
 /* Writes the manifest, and reads manifest and files back like a resume. They must equal what was in memory, before
  * older checkpoints are removed. */
 static void write_manifest(Save *s) {
     Manifest read;
     char     folder[PATH_MAX], why[MANIFEST_FAULT_BYTES];
-    if (sort_extents(s)) {
-        size_t bytes;
-        s->manifest.folder = realpath(s->state->config->run.dir, folder);
-        char *text = manifest_write(&s->manifest, &bytes);
-        s->manifest.folder = NULL;
-        write_file(s, MANIFEST_NAME, text, bytes);
-        free(text);
+    size_t   bytes;
+    for (int f = 0; f < MANIFEST_FILES; f++) { /* the extents of all ranks must cover each file exactly once */
+        ManifestFile *file = &s->manifest.file[f];
+        uint64_t      at = 0;
+        int64_t       i = 0;
+        if (file->extents > 0) qsort(file->extent, (size_t)file->extents, sizeof *file->extent, by_offset);
+        while (i < file->extents && file->extent[i].offset == at) at += file->extent[i++].bytes;
+        if (i == file->extents && at == file->bytes) continue;
+        manifest_fault(s->fault, "a bug: byte %" PRIu64 " of %s is written by no rank, or twice", at,
+                       manifest_file_name[f]);
+        return;
     }
+    s->manifest.folder = realpath(s->state->config->run.dir, folder);
+    char *text = manifest_write(&s->manifest, &bytes);
+    s->manifest.folder = NULL;
+    write_file(s, MANIFEST_NAME, text, bytes);
+    free(text);
     if (s->fault[0]) return;
     if (folder_verify(NULL, s->tmp.text, s->manifest.step, &s->progress, &read, why) == MANIFEST_GOOD)
         manifest_free(&read);

@@ -335,15 +335,6 @@ int manifest_unread(char *fault, const char *name, int error) {
     }
 }
 
-static int has_size(const char *folder, const char *name, uint64_t bytes, char *fault) {
-    struct stat st;
-    if (lstat(path_of("%s/%s", folder, name).text, &st) < 0) return manifest_unread(fault, name, errno);
-    if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s %s", name, io_error_text(io_kind(st.st_mode)));
-    if ((uint64_t)st.st_size != bytes)
-        return manifest_fault(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
-    return 1;
-}
-
 /* Compares the bytes of one extent (range of a file) with its hash. buffer has MANIFEST_EXTENT_BYTES. Returns 1, or 0
  * with a fault. */
 static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, char *fault) {
@@ -392,9 +383,17 @@ static int extents_ok(const char *folder, const char *name, const ManifestFile *
 }
 
 int manifest_verify(const Manifest *m, const char *folder, Comm *c, _Atomic int64_t *moved, char *fault) {
+    for (int f = 0; f < MANIFEST_FILES; f++) {
+        const char *name = manifest_file_name[f];
+        uint64_t    bytes = m->file[f].bytes;
+        struct stat st;
+        if (m->file[f].extents == 0) continue;
+        if (lstat(path_of("%s/%s", folder, name).text, &st) < 0) return manifest_unread(fault, name, errno);
+        if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s %s", name, io_error_text(io_kind(st.st_mode)));
+        if ((uint64_t)st.st_size != bytes)
+            return manifest_fault(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
+    }
     int good = 1;
-    for (int f = 0; good && f < MANIFEST_FILES; f++)
-        good = m->file[f].extents == 0 || has_size(folder, manifest_file_name[f], m->file[f].bytes, fault);
     for (int f = 0; good && f < MANIFEST_FILES; f++)
         good = m->file[f].extents == 0 || extents_ok(folder, manifest_file_name[f], &m->file[f], c, moved, fault);
     return good;

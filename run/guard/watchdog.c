@@ -211,8 +211,8 @@ static void *watch(void *watchdog) {
         /* the whole process was stopped (SIGSTOP or debugger): count its silence from now on */
         if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us();
         if (is_bereft(w)) leave_bereft(w);
-        /* 1 if the launcher (mpirun or its daemon) is gone. When Open MPI 5 loses a host, its launcher ends at once with
-         * exit code 0. It does not end the ranks of its own host then. */
+        /* 1 if the launcher (mpirun or its daemon) is gone. When Open MPI 5 loses a host, its launcher ends at once
+         * with exit code 0. It does not end the ranks of its own host then. */
         int is_orphan = !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH;
         if (is_orphan) leave_orphan(w);
         double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_allows(w);
