@@ -2,7 +2,6 @@
  * algorithms_file.h. */
 #include "run/checkpoint/algorithms_file.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +10,6 @@
 #include "core/rng.h"
 #include "core/error.h"
 #include "layers/algorithms.h"
-#include "run/checkpoint/checkpoint_write.h"
 
 /* --- the table as JSON -------------------------------------------------------------------------------------------- */
 
@@ -60,27 +58,20 @@ static int refuse_table(const char *where) {
     return warn("%s holds no table of algorithms for matrix products: they are chosen anew", where), 0;
 }
 
-/* Returns 1 if a table of matrix-product algorithms was chosen on the GPU and library of this machine. Algorithms of
- * another machine may run here, but slowly. */
-static int is_from_here(const cJSON *json, const char *where) {
+int algorithms_from_json(const cJSON *json, const char *where) {
+    const cJSON *list = json_member(json, "products"), *record;
+    MatmulAlgorithm a;
+    if (!cJSON_IsArray(list)) return refuse_table(where);
+    /* a table from another GPU or library is not used, because its algorithms may run slowly here */
     for (int i = 0; i < MAKER_COUNT; i++) {
         const cJSON *there = json_member(json, MAKERS[i].key);
         if (!cJSON_IsString(there)) return refuse_table(where);
         if (strcmp(there->valuestring, MAKERS[i].here()) == 0) continue;
         warn("%s: the algorithms of its matrix products were chosen on %s %s, and this is %s: they are chosen anew, "
-             "and the bits of this run differ "
-             "from there on",
+             "and the bits of this run differ from there on",
              where, MAKERS[i].what, there->valuestring, MAKERS[i].here());
         return 0;
     }
-    return 1;
-}
-
-int algorithms_from_json(const cJSON *json, const char *where) {
-    const cJSON *list = json_member(json, "products"), *record;
-    MatmulAlgorithm a;
-    if (!cJSON_IsArray(list)) return refuse_table(where);
-    if (!is_from_here(json, where)) return 0;
     cJSON_ArrayForEach(record, list)
         if (!read_record(record, &a)) return refuse_table(where);
     matmul_algorithms_clear();
@@ -89,30 +80,6 @@ int algorithms_from_json(const cJSON *json, const char *where) {
         matmul_algorithms_set(a);
     }
     return 1;
-}
-
-/* --- the file ----------------------------------------------------------------------------------------------------- */
-
-/* Reads the table of algorithms from a file and returns 1. Returns 0 if there is no file yet. Warns of a file without a
- * table, or with the table of another machine. algorithms_settle later replaces such a file. */
-static int read_file(const char *path) {
-    char fault[JSON_FILE_FAULT_CHARS];
-    Json json;
-    int  exit_code = json_read_file(path, JSON_LIMIT, 0, &json, fault);
-    if (exit_code > 0) warn("%s; the program measures again which algorithms of matrix products are fast", fault);
-    if (exit_code) return 0;
-    int taken = algorithms_from_json(json.root, path);
-    json_free(&json);
-    return taken;
-}
-
-static void write_file(const char *path) {
-    cJSON *table = algorithms_to_json();
-    char  *text = cJSON_Print(table);
-    int    error = io_replace_file(path, text, strlen(text));
-    if (error) fail(EXIT_IO, "%s: cannot write: %s", path, strerror(-error));
-    free(text);
-    cJSON_Delete(table);
 }
 
 /* --- all ranks ---------------------------------------------------------------------------------------------------- */
@@ -129,18 +96,6 @@ static void share(Comm *comm) {
         comm_broadcast(comm, &a, sizeof a, 0);
         if (comm_rank(comm) != 0) matmul_algorithms_set(a);
     }
-}
-
-/* Adds the algorithms that other ranks have chosen to the table of rank 0, in the order of ranks. */
-static void collect(Comm *comm) {
-    MatmulAlgorithm a;
-    size_t          bytes;
-    char *all = comm_gather_bytes(comm, matmul_algorithms.record, sizeof a * (size_t)matmul_algorithms.count, &bytes);
-    for (size_t at = 0; at < bytes; at += sizeof a) {
-        memcpy(&a, all + at, sizeof a);
-        if (matmul_algorithms_find(a.key) < 0) matmul_algorithms_set(a);
-    }
-    free(all);
 }
 
 /* Lets all ranks wait for each other after each phase of the timing. Otherwise the watchdog of a waiting rank would
@@ -203,14 +158,37 @@ static void time_products(Comm *comm, int times, Gpt *g, Stream *s, Batch batch,
 }
 
 void algorithms_settle(const char *dir, Comm *comm, int times, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
-    int stored = 0, known = 0;
+    char            fault[JSON_FILE_FAULT_CHARS];
+    Json            json;
+    MatmulAlgorithm a;
+    size_t          bytes;
+    int             stored = 0, known = 0;
     if (device_is_host()) return;
     Path path = path_of("%s/" ALGORITHMS_NAME, dir);
-    if (comm_rank(comm) == 0) stored = read_file(path.text), known = matmul_algorithms.count;
+    if (comm_rank(comm) == 0) { /* a file without a table, or with that of another machine, is replaced below */
+        int exit_code = json_read_file(path.text, JSON_LIMIT, 0, &json, fault);
+        if (exit_code > 0) warn("%s; the program measures again which algorithms of matrix products are fast", fault);
+        stored = exit_code == 0 && algorithms_from_json(json.root, path.text);
+        if (exit_code == 0) json_free(&json);
+        known = matmul_algorithms.count;
+    }
     share(comm);
     time_products(comm, times, g, s, batch, micro_batches);
-    collect(comm);
-    if (comm_rank(comm) == 0 && (!stored || matmul_algorithms.count != known)) write_file(path.text);
+    /* rank 0 adds the algorithms that other ranks have chosen, in the order of ranks */
+    char *all = comm_gather_bytes(comm, matmul_algorithms.record, sizeof a * (size_t)matmul_algorithms.count, &bytes);
+    for (size_t at = 0; at < bytes; at += sizeof a) {
+        memcpy(&a, all + at, sizeof a);
+        if (matmul_algorithms_find(a.key) < 0) matmul_algorithms_set(a);
+    }
+    free(all);
+    if (comm_rank(comm) == 0 && (!stored || matmul_algorithms.count != known)) {
+        cJSON *table = algorithms_to_json();
+        char  *text = cJSON_Print(table);
+        int    error = io_replace_file(path.text, text, strlen(text));
+        if (error) fail(EXIT_IO, "%s: cannot write: %s", path.text, strerror(-error));
+        free(text);
+        cJSON_Delete(table);
+    }
     share(comm);
     matmul_algorithms.frozen = 1;
 }

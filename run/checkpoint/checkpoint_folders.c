@@ -14,7 +14,6 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/terminal.h"
 #include "run/checkpoint/checkpoint.h"
 
 #define TRASH ".trash-"
@@ -71,15 +70,6 @@ static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
     return text;
 }
 
-/* Returns 1 if the folder and its manifest are no links, or 0 with a fault. */
-static int is_own_folder(const char *folder, char *fault) {
-    struct stat st;
-    if (lstat(folder, &st) == 0 && !S_ISDIR(st.st_mode)) return manifest_fault(fault, "it is not a folder");
-    if (lstat(path_of("%s/" MANIFEST_NAME, folder).text, &st) < 0) return manifest_unread(fault, MANIFEST_NAME, errno);
-    if (S_ISREG(st.st_mode)) return 1;
-    return manifest_fault(fault, MANIFEST_NAME " %s", io_error_text(io_kind(st.st_mode)));
-}
-
 static ManifestStatus status_of(const char *fault) {
     int is_unreadable = strncmp(fault, MANIFEST_UNREADABLE, strlen(MANIFEST_UNREADABLE)) == 0;
     return is_unreadable ? MANIFEST_UNKNOWN : MANIFEST_BROKEN;
@@ -120,10 +110,17 @@ ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault) {
 
 ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m,
                              char *fault) {
-    int64_t bytes = 0;
-    char   *text = NULL;
+    int64_t     bytes = 0;
+    char       *text = NULL;
+    struct stat st;
     fault[0] = 0;
-    if ((!c || comm_rank(c) == 0) && is_own_folder(folder, fault)) text = read_manifest(folder, &bytes, fault);
+    if (!c || comm_rank(c) == 0) { /* the folder and its manifest must not be links */
+        Path path = path_of("%s/" MANIFEST_NAME, folder);
+        if (lstat(folder, &st) == 0 && !S_ISDIR(st.st_mode)) manifest_fault(fault, "it is not a folder");
+        else if (lstat(path.text, &st) < 0) manifest_unread(fault, MANIFEST_NAME, errno);
+        else if (S_ISREG(st.st_mode)) text = read_manifest(folder, &bytes, fault);
+        else manifest_fault(fault, MANIFEST_NAME " %s", io_error_text(io_kind(st.st_mode)));
+    }
     if (comm_any_fault(c, fault)) return status_of(fault);
     if (c) comm_broadcast(c, &bytes, sizeof bytes, 0);
     if (!text) text = xmalloc((size_t)bytes + 1, "the manifest of a checkpoint");
@@ -233,12 +230,6 @@ static void set_aside(const char *checkpoints, const char *name) {
     if (error) warn("cannot rename %s/%s to %s: %s", checkpoints, name, to.text, strerror(-error));
 }
 
-/* Returns 1 for the step of the best checkpoint, and for a milestone (a multiple of kept.every). These are never
- * removed. */
-static int stays(FoldersKept kept, int64_t step) {
-    return step == kept.best || (kept.every > 0 && step > 0 && step % kept.every == 0);
-}
-
 void folders_prune(const char *checkpoints, int64_t step, FoldersKept wanted, _Atomic int64_t *moved) {
     StepFolder *list = NULL;
     Manifest    m;
@@ -257,7 +248,8 @@ void folders_prune(const char *checkpoints, int64_t step, FoldersKept wanted, _A
         }
         Path folder = path_of("%s/%s", checkpoints, at.name);
         int  is_spare = kept >= keep;
-        if (is_spare && stays(wanted, at.step)) continue;
+        int  is_milestone = wanted.every > 0 && at.step > 0 && at.step % wanted.every == 0;
+        if (is_spare && (at.step == wanted.best || is_milestone)) continue; /* both stay for good */
         if (is_spare) {
             int error = folder_trash(checkpoints, at.name);
             if (error) warn("cannot remove the old checkpoint %s: %s", folder.text, strerror(-error));
@@ -382,10 +374,15 @@ static void make_folder(const char *checkpoints) {
              checkpoints, strerror(-error));
 }
 
-/* Writes a file to find faults that statvfs does not report: a read-only or full disk, a quota. */
-static void try_to_write(const char *checkpoints) {
+void checkpoint_make_room(const CheckpointState *state) {
     static const char block[64 << 10];
-    Path probe = path_of("%s/.probe", checkpoints);
+    const Config     *c = state->config;
+    struct rlimit     limit;
+    if (comm_rank(state->comm) != 0) return;
+    Path checkpoints = path_of("%s/checkpoints", c->run.dir);
+    make_folder(checkpoints.text);
+    /* writes a file to find faults that statvfs does not report: a read-only or full disk, a quota */
+    Path probe = path_of("%s/.probe", checkpoints.text);
     int  fd = io_open(probe.text, IO_CREATE), error = fd < 0 ? fd : io_write(fd, block, sizeof block);
     if (!error) error = io_fsync(fd);
     if (fd >= 0) {
@@ -396,27 +393,14 @@ static void try_to_write(const char *checkpoints) {
     if (error)
         fail(EXIT_IO, "%s: cannot write: %s; set run.dir to a folder with room that this job may write", probe.text,
              strerror(-error));
-}
-
-static void check_file_limit(const CheckpointState *state) {
-    struct rlimit limit;
-    double        states = state->optimizer->kind->states;
-    double        largest = 4.0 * states * (double)checkpoint_layout(state)->elems + SMALL_FILES_BYTES;
-    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || (double)limit.rlim_cur >= largest)
-        return;
-    fail(EXIT_IO,
-         "files may not grow past %.1f MiB here (ulimit -f), and a checkpoint's optimizer.safetensors takes %.1f MiB: "
-         "raise the limit",
-         (double)limit.rlim_cur / 1048576.0, largest / 1048576.0);
-}
-
-void checkpoint_make_room(const CheckpointState *state) {
-    const Config *c = state->config;
-    if (comm_rank(state->comm) != 0) return;
-    Path checkpoints = path_of("%s/checkpoints", c->run.dir);
-    make_folder(checkpoints.text);
-    try_to_write(checkpoints.text);
-    check_file_limit(state);
+    /* a limit of the shell must let the largest file of a checkpoint be written */
+    double states = state->optimizer->kind->states;
+    double largest = 4.0 * states * (double)checkpoint_layout(state)->elems + SMALL_FILES_BYTES;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && (double)limit.rlim_cur < largest)
+        fail(EXIT_IO,
+             "files may not grow past %.1f MiB here (ulimit -f), and a checkpoint's optimizer.safetensors takes %.1f "
+             "MiB: raise the limit",
+             (double)limit.rlim_cur / 1048576.0, largest / 1048576.0);
     int64_t count, room = io_free_bytes(checkpoints.text);
     double  need = need_of(state, checkpoints.text, &count);
     if (room < 0 || (double)room >= need) return;

@@ -239,21 +239,6 @@ static void make_run_id(CheckpointState *state) {
     snprintf(run_id, sizeof state->train_state->run_id, "%016" PRIx64, checkpoint_random(state->comm));
 }
 
-/* Sets run_id and parent of this run from the checkpoint. In a copied folder it makes a new run_id, and the run of the
- * checkpoint becomes the parent. Returns 1 for a copied folder. */
-static int take_identity(CheckpointState *state, const Manifest *m) {
-    TrainState *t = state->train_state;
-    int64_t     copied = comm_rank(state->comm) == 0 && is_copy(state->config->run.dir, m->folder, m->run_id);
-    comm_broadcast(state->comm, &copied, sizeof copied, 0);
-    snprintf(t->run_id, sizeof t->run_id, "%s", m->run_id);
-    t->parent = m->parent;
-    if (!copied) return 0;
-    t->parent.step = m->step;
-    snprintf(t->parent.run_id, sizeof t->parent.run_id, "%s", m->run_id);
-    make_run_id(state);
-    return 1;
-}
-
 /* --- which checkpoint --------------------------------------------------------------------------------------------- */
 
 /* Collective. Finds the newest checkpoint of list [count] (rank 0) that verifies. Returns 1 with *at and *m, or 0 if
@@ -411,8 +396,18 @@ Resumed checkpoint_resume(CheckpointState *state) {
     Path folder = path_of("%s/checkpoints/%s", state->config->run.dir, at.name);
     checkpoint_refuse_settings(state->config, state->train, folder.text, &m);
     refuse_other_tokenizer(state->config, state->tokenizer, folder.text);
-    Resumed resumed = take_over(state, &at, &m);
-    resumed.is_copy = take_identity(state, &m);
+    Resumed     resumed = take_over(state, &at, &m);
+    TrainState *t = state->train_state;
+    int64_t     is_copied = comm_rank(state->comm) == 0 && is_copy(state->config->run.dir, m.folder, m.run_id);
+    comm_broadcast(state->comm, &is_copied, sizeof is_copied, 0);
+    resumed.is_copy = (int)is_copied;
+    snprintf(t->run_id, sizeof t->run_id, "%s", m.run_id);
+    t->parent = m.parent;
+    if (is_copied) { /* a copied folder becomes a new run, and the run of the checkpoint its parent */
+        t->parent.step = m.step;
+        snprintf(t->parent.run_id, sizeof t->parent.run_id, "%s", m.run_id);
+        make_run_id(state);
+    }
     if (!device_is_host() && m.gemm) algorithms_from_json(m.gemm, folder.text);
     manifest_free(&m);
     return resumed;

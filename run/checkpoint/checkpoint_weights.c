@@ -150,15 +150,6 @@ uint64_t checkpoint_source_fingerprint(const Config *config) {
 /* Returns memory for two blocks of WEIGHTS_BLOCK elements, malloc'ed. */
 static float *block_buffer(void) { return xmalloc(2 * sizeof(float) * WEIGHTS_BLOCK, "reading weights"); }
 
-/* Copies fp32 values to the weights with which the model computes, which are fp32 or bf16. values: a block_buffer(),
- * whose second block gets the bf16 values. */
-static void put_values(Stream *s, Tensor to, float *values) {
-    CHECK(to.type == F32 || to.type == BF16, "weights as %s", dtype_name(to.type));
-    uint16_t *narrow = (uint16_t *)(void *)(values + WEIGHTS_BLOCK);
-    for (int64_t i = 0; to.type == BF16 && i < tensor_elems(to); i++) narrow[i] = bf16_from_f32(values[i]);
-    device_from_host(s, to, to.type == BF16 ? (const void *)narrow : values);
-}
-
 /* Refuses weights with an output head of their own, if the model uses the embedding as its head. values: n elements of
  * the embedding, beginning with element `at` of the span (the elements that this rank holds). */
 static void refuse_other_head(WeightsTensor head, const Layout *layout, const Span *span, int64_t at, int64_t n,
@@ -194,6 +185,8 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
     WeightsTensor *tensor_of = weights_set_match(&set, layout, (WeightsSizes){NULL, 0, 0}),
                   head = weights_set_head(&set, layout);
     float         *block = block_buffer();
+    uint16_t      *narrow = (uint16_t *)(void *)(block + WEIGHTS_BLOCK); /* the values of block as bf16 */
+    CHECK(params.type == F32 || params.type == BF16, "weights as %s", dtype_name(params.type));
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
         Span         all = {.elems = p->local_elems, .param = i};
@@ -202,7 +195,9 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
         for (int64_t at = 0, n; at < p->local_elems; at += n) {
             n = read_finite(tensor_of[i], layout, &all, at, block);
             if (head.tensor && i == 0) refuse_other_head(head, layout, &all, at, n, block);
-            put_values(s, tensor_slice(params, p->memory + at, n), block);
+            for (int64_t k = 0; params.type == BF16 && k < n; k++) narrow[k] = bf16_from_f32(block[k]);
+            device_from_host(s, tensor_slice(params, p->memory + at, n),
+                             params.type == BF16 ? (const void *)narrow : block);
         }
     }
     if (says) say_no_more();

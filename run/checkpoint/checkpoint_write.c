@@ -27,27 +27,6 @@ static Path file_path(const Save *s, const char *name) { return path_of("%s/%s",
 
 /* --- paths, headers, folder --------------------------------------------------------------------------------------- */
 
-/* Sets the headers of the weights file and the optimizer file, and the sizes of both files. */
-static void make_headers(Save *s) {
-    const Layout        *layout = checkpoint_layout(s->state);
-    const OptimizerKind *kind = s->state->optimizer->kind;
-    uint64_t             elems = (uint64_t)layout->elems;
-    SafeTensor          *t = xcalloc((size_t)layout->params, sizeof *t, "the header of a file of weights");
-    SafeTensor           state[OPTIMIZER_MOST_STATES];
-    for (int i = 0; i < layout->params; i++) {
-        const Param *p = &layout->param[i];
-        t[i].name = p->name, t[i].type = SAFE_F32, t[i].dims = p->dims;
-        for (int d = 0; d < p->dims; d++) t[i].dim[d] = (uint64_t)p->dim[d];
-    }
-    for (int k = 0; k < kind->states; k++)
-        state[k] = (SafeTensor){.name = kind->state[k].name, .type = SAFE_F32, .dims = 1, .dim = {elems}};
-    s->header[FILE_MODEL] = safetensors_header(t, layout->params, &s->header_bytes[FILE_MODEL]);
-    s->header[FILE_OPTIMIZER] = safetensors_header(state, kind->states, &s->header_bytes[FILE_OPTIMIZER]);
-    s->manifest.file[FILE_MODEL].bytes = s->header_bytes[FILE_MODEL] + 4 * elems;
-    s->manifest.file[FILE_OPTIMIZER].bytes = s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)kind->states * elems;
-    free(t);
-}
-
 /* Adds a JSON tree to m->json.root, which owns it from then on. Returns the tree. value may be NULL. */
 static cJSON *keep(Manifest *m, const char *key, cJSON *value) {
     if (value) cJSON_AddItemToObject(m->json.root, key, value);
@@ -97,7 +76,23 @@ Save save_prepare(const CheckpointState *state, int64_t step) {
     s.tmp = path_of("%s.tmp", s.final.text);
     file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* exit 64 if this path, the longest of the save, is too long for
                                                         * the system */
-    make_headers(&s);
+    const Layout        *layout = checkpoint_layout(state);
+    const OptimizerKind *kind = state->optimizer->kind;
+    uint64_t             elems = (uint64_t)layout->elems;
+    SafeTensor          *t = xcalloc((size_t)layout->params, sizeof *t, "the header of a file of weights");
+    SafeTensor           moments[OPTIMIZER_MOST_STATES];
+    for (int i = 0; i < layout->params; i++) {
+        const Param *p = &layout->param[i];
+        t[i].name = p->name, t[i].type = SAFE_F32, t[i].dims = p->dims;
+        for (int d = 0; d < p->dims; d++) t[i].dim[d] = (uint64_t)p->dim[d];
+    }
+    for (int k = 0; k < kind->states; k++)
+        moments[k] = (SafeTensor){.name = kind->state[k].name, .type = SAFE_F32, .dims = 1, .dim = {elems}};
+    s.header[FILE_MODEL] = safetensors_header(t, layout->params, &s.header_bytes[FILE_MODEL]);
+    s.header[FILE_OPTIMIZER] = safetensors_header(moments, kind->states, &s.header_bytes[FILE_OPTIMIZER]);
+    s.manifest.file[FILE_MODEL].bytes = s.header_bytes[FILE_MODEL] + 4 * elems;
+    s.manifest.file[FILE_OPTIMIZER].bytes = s.header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)kind->states * elems;
+    free(t);
     return s;
 }
 
@@ -308,35 +303,28 @@ static int by_offset(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Sorts the extents (ranges of file bytes) of all ranks. Returns 0 with the fault in s->fault if a byte of a file was
- * not written exactly once. */
-static int sort_extents(Save *s) {
-    for (int f = 0; f < MANIFEST_FILES; f++) {
-        ManifestFile *file = &s->manifest.file[f];
-        uint64_t      at = 0;
-        int64_t       i = 0;
-        if (file->extents > 0) qsort(file->extent, (size_t)file->extents, sizeof *file->extent, by_offset);
-        while (i < file->extents && file->extent[i].offset == at) at += file->extent[i++].bytes;
-        if (i < file->extents || at != file->bytes)
-            return manifest_fault(s->fault, "a bug: byte %" PRIu64 " of %s is written by no rank, or twice", at,
-                                  manifest_file_name[f]);
-    }
-    return 1;
-}
-
 /* Writes the manifest, and reads manifest and files back like a resume. They must equal what was in memory, before
  * older checkpoints are removed. */
 static void write_manifest(Save *s) {
     Manifest read;
     char     folder[PATH_MAX], why[MANIFEST_FAULT_BYTES];
-    if (sort_extents(s)) {
-        size_t bytes;
-        s->manifest.folder = realpath(s->state->config->run.dir, folder);
-        char *text = manifest_write(&s->manifest, &bytes);
-        s->manifest.folder = NULL;
-        write_file(s, MANIFEST_NAME, text, bytes);
-        free(text);
+    size_t   bytes;
+    for (int f = 0; f < MANIFEST_FILES; f++) { /* the extents of all ranks must cover each file exactly once */
+        ManifestFile *file = &s->manifest.file[f];
+        uint64_t      at = 0;
+        int64_t       i = 0;
+        if (file->extents > 0) qsort(file->extent, (size_t)file->extents, sizeof *file->extent, by_offset);
+        while (i < file->extents && file->extent[i].offset == at) at += file->extent[i++].bytes;
+        if (i == file->extents && at == file->bytes) continue;
+        manifest_fault(s->fault, "a bug: byte %" PRIu64 " of %s is written by no rank, or twice", at,
+                       manifest_file_name[f]);
+        return;
     }
+    s->manifest.folder = realpath(s->state->config->run.dir, folder);
+    char *text = manifest_write(&s->manifest, &bytes);
+    s->manifest.folder = NULL;
+    write_file(s, MANIFEST_NAME, text, bytes);
+    free(text);
     if (s->fault[0]) return;
     if (folder_verify(NULL, s->tmp.text, s->manifest.step, &s->progress, &read, why) == MANIFEST_GOOD)
         manifest_free(&read);
@@ -344,15 +332,19 @@ static void write_manifest(Save *s) {
         manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
 }
 
-/* Gives the complete folder its final name. An older folder of this name is renamed to NAME.passed-over if it does not
- * verify. If this run wrote it before a rollback, it is removed. */
-static void put_in_place(Save *s) {
+/* Completes a save. Syncs the log first, so that no checkpoint is ahead of the log lines of its steps. */
+void save_commit(Save *s) {
     struct stat st;
     Path        aside;
     const char *run_dir = s->state->config->run.dir;
+    if (!may_write(s)) return;
+    if (s->state->log) note(s, "sync", s->state->log, io_fsync(s->state->log_fd));
+    if (!s->fault[0]) write_manifest(s);
     if (!s->fault[0]) note(s, "sync", s->tmp.text, io_fsync_dir(s->tmp.text));
     /* run.dir is synced, because its subfolder `checkpoints` may be new */
     if (!s->fault[0]) note(s, "sync", run_dir, io_fsync_dir(run_dir));
+    /* An older folder of the final name is renamed to NAME.passed-over if it does not verify. If this run wrote it
+     * before a rollback, it is removed. */
     if (!s->fault[0] && lstat(s->final.text, &st) == 0) {
         int error = s->is_bad ? folder_set_aside(s->checkpoints.text, s->name, &aside)
                               : folder_trash(s->checkpoints.text, s->name);
@@ -360,14 +352,6 @@ static void put_in_place(Save *s) {
     }
     if (!s->fault[0]) note(s, "rename to", s->final.text, io_rename(s->tmp.text, s->final.text));
     if (!s->fault[0]) note(s, "sync", s->checkpoints.text, io_fsync_dir(s->checkpoints.text));
-}
-
-/* Completes a save. Syncs the log first, so that no checkpoint is ahead of the log lines of its steps. */
-void save_commit(Save *s) {
-    if (!may_write(s)) return;
-    if (s->state->log) note(s, "sync", s->state->log, io_fsync(s->state->log_fd));
-    if (!s->fault[0]) write_manifest(s);
-    put_in_place(s);
 }
 
 /* --- other ranks -------------------------------------------------------------------------------------------------- */

@@ -16,7 +16,6 @@
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
 
-#include "core/thread.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/exchange.h"

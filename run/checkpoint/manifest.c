@@ -14,7 +14,6 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/terminal.h"
-#include "run/checkpoint/checkpoint_folders.h"
 
 /* Bytes of the end of a manifest: ,\n"hash":"0123456789abcdef"}\n */
 enum { TAIL_BYTES = 29 };
@@ -58,8 +57,9 @@ static void write_files(FILE *out, const Manifest *m) {
     }
 }
 
-static void write_body(FILE *out, const Manifest *m) {
-    char shown[SHOWN_BYTES];
+char *manifest_write(const Manifest *m, size_t *bytes) {
+    char *text = NULL, shown[SHOWN_BYTES];
+    FILE *out = memory_file_open(&text, bytes);
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.1\",\n\"run_id\":\"%s\",\n", m->run_id);
     if (m->parent.run_id[0])
         fprintf(out, "\"parent\":{\"run_id\":\"%s\",\"step\":\"%" PRId64 "\"},\n", m->parent.run_id, m->parent.step);
@@ -98,12 +98,6 @@ static void write_body(FILE *out, const Manifest *m) {
     fprintf(out, "],\n\"files\":[");
     write_files(out, m);
     fputc(']', out);
-}
-
-char *manifest_write(const Manifest *m, size_t *bytes) {
-    char *text = NULL;
-    FILE *out = memory_file_open(&text, bytes);
-    write_body(out, m);
     fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
     fclose(out);
     return text;
@@ -341,15 +335,6 @@ int manifest_unread(char *fault, const char *name, int error) {
     }
 }
 
-static int has_size(const char *folder, const char *name, uint64_t bytes, char *fault) {
-    struct stat st;
-    if (lstat(path_of("%s/%s", folder, name).text, &st) < 0) return manifest_unread(fault, name, errno);
-    if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s %s", name, io_error_text(io_kind(st.st_mode)));
-    if ((uint64_t)st.st_size != bytes)
-        return manifest_fault(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
-    return 1;
-}
-
 /* Compares the bytes of one extent (range of a file) with its hash. buffer has MANIFEST_EXTENT_BYTES. Returns 1, or 0
  * with a fault. */
 static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, char *fault) {
@@ -370,14 +355,6 @@ static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, c
                           e.offset, e.offset + e.bytes - 1);
 }
 
-/* Tells the ranks that wait, the terminal, and the counter of the caller that one more extent (range of file bytes) was
- * read. */
-static void tell_progress(Comm *c, _Atomic int64_t *moved) {
-    if (c) world_moved(comm_world(c));
-    if (c && comm_rank(c) == 0) say_part("checking the checkpoint", 0, 0);
-    if (moved) ++*moved;
-}
-
 /* Compares every n-th extent (range of bytes) of a file with its hash, where n is the number of ranks. */
 static int extents_ok(const char *folder, const char *name, const ManifestFile *file, Comm *c, _Atomic int64_t *moved,
                       char *fault) {
@@ -392,7 +369,10 @@ static int extents_ok(const char *folder, const char *name, const ManifestFile *
         #pragma omp for schedule(dynamic, 8)
         for (int64_t i = 0; i < mine; i++) {
             if (!wrong[0]) extent_ok(fd, name, file->extent[rank + i * ranks], buffer, wrong);
-            if (omp_get_thread_num() == 0) tell_progress(c, moved);
+            if (omp_get_thread_num() != 0) continue;
+            if (c) world_moved(comm_world(c));
+            if (c && rank == 0) say_part("checking the checkpoint", 0, 0);
+            if (moved) ++*moved;
         }
         #pragma omp critical(manifest_verify)
         if (wrong[0]) good = manifest_fault(fault, "%s", wrong);
@@ -403,9 +383,17 @@ static int extents_ok(const char *folder, const char *name, const ManifestFile *
 }
 
 int manifest_verify(const Manifest *m, const char *folder, Comm *c, _Atomic int64_t *moved, char *fault) {
+    for (int f = 0; f < MANIFEST_FILES; f++) {
+        const char *name = manifest_file_name[f];
+        uint64_t    bytes = m->file[f].bytes;
+        struct stat st;
+        if (m->file[f].extents == 0) continue;
+        if (lstat(path_of("%s/%s", folder, name).text, &st) < 0) return manifest_unread(fault, name, errno);
+        if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s %s", name, io_error_text(io_kind(st.st_mode)));
+        if ((uint64_t)st.st_size != bytes)
+            return manifest_fault(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
+    }
     int good = 1;
-    for (int f = 0; good && f < MANIFEST_FILES; f++)
-        good = m->file[f].extents == 0 || has_size(folder, manifest_file_name[f], m->file[f].bytes, fault);
     for (int f = 0; good && f < MANIFEST_FILES; f++)
         good = m->file[f].extents == 0 || extents_ok(folder, manifest_file_name[f], &m->file[f], c, moved, fault);
     return good;

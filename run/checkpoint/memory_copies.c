@@ -351,17 +351,6 @@ static void send(MemoryCopies *m, char *data, uint64_t bytes) {
         if (!receives(&m->link[i])) comm_send_start(m->link[i].pair, words(data, bytes));
 }
 
-/* Starts to receive the copies of neighbours, ranks of another host, into the slot (file) m->at. The beginning of the
- * file arrives last, so a copy that is not complete begins with a zero. */
-static void await_neighbours(MemoryCopies *m) {
-    for (int i = 0; i < m->links; i++) {
-        Slots *in = &m->link[i].in;
-        if (!receives(&m->link[i])) continue;
-        comm_receive_start(m->link[i].pair, words(in->slot[m->at] + in->meta, in->data));
-        comm_receive_start(m->link[i].pair, words(in->slot[m->at], in->meta));
-    }
-}
-
 static void clear(MemoryCopies *m, int slot) {
     m->own.slot[slot][0] = 0;
     for (int i = 0; i < m->links; i++)
@@ -406,7 +395,13 @@ void memory_copies_start(MemoryCopies *m, int64_t step) {
     failpoint_done(failpoint("memory.copy"));
     m->at = !m->at;
     clear(m, m->at);
-    await_neighbours(m);
+    /* The beginning of a received file arrives last, so a copy that is not complete begins with a zero. */
+    for (int i = 0; i < m->links; i++) {
+        Slots *in = &m->link[i].in;
+        if (!receives(&m->link[i])) continue;
+        comm_receive_start(m->link[i].pair, words(in->slot[m->at] + in->meta, in->data));
+        comm_receive_start(m->link[i].pair, words(in->slot[m->at], in->meta));
+    }
     char *data = m->own.slot[m->at] + m->own.meta;
     state_copy(m->state, &m->extents, (float *)(void *)data, m->scratch);
     m->save = prepare(m, step);
@@ -520,20 +515,6 @@ static int by_age(const void *a, const void *b) {
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* Collective. Rank 0 gets the list of the copies in memory that all ranks have found, the newest first. */
-static void gather_offers(Rescue *r) {
-    size_t bytes;
-    Offer *mine = xcalloc((size_t)r->count, sizeof *mine, "a list of copies in memory");
-    for (int i = 0; i < r->count; i++) {
-        const Manifest *m = &r->found[i].copy.manifest;
-        mine[i] = (Offer){m->step, m->session, m->rank, m->ranks, comm_rank(r->comm), i};
-    }
-    r->offer = (Offer *)(void *)comm_gather_bytes(r->comm, mine, sizeof *mine * (size_t)r->count, &bytes);
-    r->offers = (int)(bytes / sizeof *r->offer);
-    free(mine);
-    if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
-}
-
 /* Collects copies in memory of the same step and session (job), from index `from` of r->offer on, into chosen: one for
  * each rank. *next is the index after them. Returns the number of ranks. */
 static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
@@ -553,7 +534,16 @@ static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
  * Sets r->ranks to 0 if there is no such step. */
 static void choose(Rescue *r) {
     int64_t ranks = 0, room;
-    gather_offers(r);
+    size_t  bytes;
+    Offer  *mine = xcalloc((size_t)r->count, sizeof *mine, "a list of copies in memory");
+    for (int i = 0; i < r->count; i++) {
+        const Manifest *m = &r->found[i].copy.manifest;
+        mine[i] = (Offer){m->step, m->session, m->rank, m->ranks, comm_rank(r->comm), i};
+    }
+    r->offer = (Offer *)(void *)comm_gather_bytes(r->comm, mine, sizeof *mine * (size_t)r->count, &bytes);
+    r->offers = (int)(bytes / sizeof *r->offer);
+    free(mine);
+    if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
     room = r->offers;
     comm_broadcast(r->comm, &room, sizeof room, 0);
     r->chosen = xmalloc(sizeof *r->chosen * (size_t)room, "a list of copies in memory");

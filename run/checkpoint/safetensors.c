@@ -94,23 +94,6 @@ static int by_place(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Returns 1 if every byte after the header belongs to exactly one tensor, or 0 with a fault. Sorts the tensors. */
-static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
-    uint64_t at = 0;
-    qsort(s->tensor, (size_t)s->tensors, sizeof *s->tensor, by_place);
-    for (int i = 0; i < s->tensors; i++) {
-        const SafeTensor *t = &s->tensor[i];
-        if (t->begin != at)
-            return fault_is(fault, "has %s tensor \"%.100s\"" DAMAGED,
-                            t->begin > at ? "a hole in the data before" : "an overlap of two tensors at the start of",
-                            t->name);
-        at = t->end;
-    }
-    if (at == data_bytes) return 1;
-    return fault_is(fault, "holds %" PRIu64 " bytes of tensors where its header describes %" PRIu64 DAMAGED, data_bytes,
-                    at);
-}
-
 static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
     int count = cJSON_GetArraySize(s->json.root);
     s->tensor = xcalloc((size_t)count + 1, sizeof *s->tensor, "the tensors of a header");
@@ -126,7 +109,20 @@ static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
             return fault_is(fault, "has a __metadata__ that is not an object of strings: save the file again with the "
                             "library safetensors");
     }
-    return covered(s, data_bytes, fault);
+    /* every byte after the header must belong to exactly one tensor */
+    uint64_t at = 0;
+    qsort(s->tensor, (size_t)s->tensors, sizeof *s->tensor, by_place);
+    for (int i = 0; i < s->tensors; i++) {
+        const SafeTensor *t = &s->tensor[i];
+        if (t->begin != at)
+            return fault_is(fault, "has %s tensor \"%.100s\"" DAMAGED,
+                            t->begin > at ? "a hole in the data before" : "an overlap of two tensors at the start of",
+                            t->name);
+        at = t->end;
+    }
+    if (at == data_bytes) return 1;
+    return fault_is(fault, "holds %" PRIu64 " bytes of tensors where its header describes %" PRIu64 DAMAGED, data_bytes,
+                    at);
 }
 
 #define SAVE_IT "only safetensors are read, so save the model by save_pretrained(FOLDER)"
@@ -232,22 +228,6 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const IndexedTensor *)a)->name, ((const IndexedTensor *)b)->name);
 }
 
-/* Fills the index from a weight_map, which gives for each tensor its file: the names of the files, each once, and the
- * tensors by name. */
-static void list_map(WeightsIndex *index, const cJSON *map) {
-    size_t count = 0, files = 0;
-    for (const cJSON *entry = map->child; entry; entry = entry->next) index->file[count++] = entry->valuestring;
-    qsort(index->file, count, sizeof *index->file, ascending_texts);
-    for (size_t i = 0; i < count; i++)
-        if (i == 0 || strcmp(index->file[i], index->file[files - 1]) != 0) index->file[files++] = index->file[i];
-    index->files = (int)files;
-    for (const cJSON *entry = map->child; entry; entry = entry->next) {
-        const char *const *at = bsearch(&entry->valuestring, index->file, files, sizeof *index->file, ascending_texts);
-        index->tensor[index->tensors++] = (IndexedTensor){entry->string, (int)(at - index->file)};
-    }
-    qsort(index->tensor, count, sizeof *index->tensor, by_name);
-}
-
 static int parse_index(const char *text, size_t bytes, WeightsIndex *index, char *fault) {
     JsonFault wrong;
     if (count_values(text, bytes) > INDEX_LIMIT)
@@ -257,7 +237,7 @@ static int parse_index(const char *text, size_t bytes, WeightsIndex *index, char
         return fault_is(fault, "is damaged (line %d column %d: %s); copy or download the file again", wrong.at.line,
                         wrong.at.column, wrong.text);
     const cJSON *map = json_member(index->json.root, "weight_map");
-    size_t       count = 0;
+    size_t       count = 0, listed = 0, files = 0;
     if (!cJSON_IsObject(map))
         return fault_is(fault, "has no weight_map, so this file is not an index of weights: download it again");
     for (const cJSON *entry = map->child; entry; entry = entry->next, count++)
@@ -267,7 +247,16 @@ static int parse_index(const char *text, size_t bytes, WeightsIndex *index, char
     if (count == 0) return fault_is(fault, "has an empty weight_map: download the file again");
     index->tensor = xmalloc(count * sizeof *index->tensor, "an index of tensors");
     index->file = xmalloc(count * sizeof *index->file, "an index of tensors");
-    list_map(index, map);
+    for (const cJSON *entry = map->child; entry; entry = entry->next) index->file[listed++] = entry->valuestring;
+    qsort(index->file, count, sizeof *index->file, ascending_texts);
+    for (size_t i = 0; i < count; i++) /* each name once */
+        if (i == 0 || strcmp(index->file[i], index->file[files - 1]) != 0) index->file[files++] = index->file[i];
+    index->files = (int)files;
+    for (const cJSON *entry = map->child; entry; entry = entry->next) {
+        const char *const *at = bsearch(&entry->valuestring, index->file, files, sizeof *index->file, ascending_texts);
+        index->tensor[index->tensors++] = (IndexedTensor){entry->string, (int)(at - index->file)};
+    }
+    qsort(index->tensor, count, sizeof *index->tensor, by_name);
     return 1;
 }
 

@@ -338,12 +338,6 @@ static int has_parts(const char *folder) {
     return whole;
 }
 
-/* Returns 1 for the name of a tensor of a LoRA adapter, as the library PEFT writes it. */
-static int is_adapter_name(const char *name) {
-    return strstr(name, ".lora_A") || strstr(name, ".lora_B") || strstr(name, ".lora_embedding_") ||
-           strstr(name, ".lora_magnitude_");
-}
-
 /* Ends the program because a folder holds an adapter instead of a model. sign: the file or tensor that shows it. PEFT
  * finds an adapter by the names of its two files. */
 NORETURN static void refuse_adapter(const char *folder, const char *sign) {
@@ -427,7 +421,7 @@ NORETURN static void refuse_folder(const char *folder) {
 
 /* Returns 1, with its path in *file, if the folder has exactly one .safetensors file, which is no numbered part, and
  * no adapter_config.json. To be called only if there is no model.safetensors. The caller opens the file as weights;
- * if it fits the model, refuse_misnamed() then ends the program with the command that renames it. */
+ * if it fits the model, weights_set_check_values() then ends the program with the command that renames it. */
 static int has_misnamed(const char *folder, Path *file) {
     int     number, of, stem;
     IoPaths list = list_ending(folder, ".safetensors");
@@ -617,17 +611,6 @@ static int by_plain(const void *a, const void *b) {
     return strcmp(((const RowName *)a)->plain, ((const RowName *)b)->plain);
 }
 
-static RowName *row_names(const Layout *layout) {
-    RowName *names = xcalloc((size_t)layout->params, sizeof *names, "the names of tensors");
-    char     plain[HF_NAME_BYTES];
-    for (int i = 0; i < layout->params; i++) {
-        snprintf(names[i].plain, sizeof names[i].plain, "%.63s", hf_plain_name(layout->param[i].name, plain));
-        names[i].param = i;
-    }
-    qsort(names, (size_t)layout->params, sizeof *names, by_plain);
-    return names;
-}
-
 /* Returns the index in the layout of the parameter with this plain name (its name without the prefix of its model
  * family), or -1. */
 static int find_row(const RowName *names, int count, const char *plain) {
@@ -708,7 +691,10 @@ NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, c
     Path    folder = path_of("%s", w->path);
     safetensors_shape(shape, sizeof shape, t);
     *(strrchr(folder.text, '/') ? strrchr(folder.text, '/') : folder.text) = 0;
-    if (is_adapter_name(t->name)) refuse_adapter(*folder.text ? folder.text : ".", t->name);
+    /* the library PEFT gives the tensors of a LoRA adapter such names */
+    if (strstr(t->name, ".lora_A") || strstr(t->name, ".lora_B") || strstr(t->name, ".lora_embedding_") ||
+        strstr(t->name, ".lora_magnitude_"))
+        refuse_adapter(*folder.text ? folder.text : ".", t->name);
     if (stored > blocks)
         fail(EXIT_DATA,
              "%s: tensor %s of shape %s is not part of this model: the weights have %lld layers, but %s is %lld: set "
@@ -764,11 +750,16 @@ NORETURN static void refuse_absent(const WeightsSet *set, const Layout *layout, 
 }
 
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes) {
-    RowName       *names = row_names(layout);
+    RowName       *names = xcalloc((size_t)layout->params, sizeof *names, "the names of tensors");
     WeightsTensor *tensor_of = xcalloc((size_t)layout->params, sizeof *tensor_of, "a table of tensors");
     WeightsTensor  head = {NULL, NULL};
     int64_t        blocks = blocks_of(layout);
     char           plain[HF_NAME_BYTES];
+    for (int p = 0; p < layout->params; p++) {
+        snprintf(names[p].plain, sizeof names[p].plain, "%.63s", hf_plain_name(layout->param[p].name, plain));
+        names[p].param = p;
+    }
+    qsort(names, (size_t)layout->params, sizeof *names, by_plain);
     for (int f = 0; f < set->files; f++)
         for (int i = 0; i < set->file[f].header.tensors; i++) {
             WeightsTensor t = {&set->file[f], &set->file[f].header.tensor[i]};
@@ -808,18 +799,6 @@ static int is_zero(WeightsTensor t) {
     return k == n;
 }
 
-/* Refuses the only file of a folder if it fits the model but is not called model.safetensors. Other programs would not
- * find it either. */
-static void refuse_misnamed(const WeightsSet *set) {
-    const char *name = basename(set->path);
-    if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
-    if (strcmp(name, WEIGHTS_SINGLE) == 0) return;
-    if (strcmp(set->folder, set->path) == 0) return; /* there is no file to rename, because the folder has numbered
-                                                      * files */
-    fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s %s", set->folder, name,
-         shell_word(set->path).text, shell_word(path_of("%s/" WEIGHTS_SINGLE, set->folder).text).text);
-}
-
 void weights_set_check_values(const WeightsSet *set, const Layout *layout, const WeightsTensor *tensor_of) {
     int zeros = 0, matrices = 0, first = layout->params;
     #pragma omp parallel for schedule(dynamic) reduction(+ : zeros, matrices) reduction(min : first)
@@ -841,5 +820,11 @@ void weights_set_check_values(const WeightsSet *set, const Layout *layout, const
     if (set->folder && has_file(set->folder, "adapter_config.json"))
         warn("%s/adapter_config.json: this adapter is not used: the weights beside it are read as they are",
              set->folder);
-    refuse_misnamed(set);
+    /* Refuses the only file of a folder, which fits the model, if it is not called model.safetensors. Other programs
+     * would not find it either. If the folder has numbered files, set->path is the folder. */
+    const char *name = basename(set->path);
+    if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
+    if (strcmp(name, WEIGHTS_SINGLE) == 0 || strcmp(set->folder, set->path) == 0) return;
+    fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s %s", set->folder, name,
+         shell_word(set->path).text, shell_word(path_of("%s/" WEIGHTS_SINGLE, set->folder).text).text);
 }

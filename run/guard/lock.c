@@ -12,7 +12,6 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/thread.h"
@@ -154,30 +153,6 @@ static const char *describe(const char *text, char out[512]) {
     return out;
 }
 
-static void open_file(RunLock *l) {
-    int error = io_mkdirs(l->dir);
-    if (error)
-        fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir,
-             io_error_text(error));
-    if (access(l->dir, W_OK | X_OK) != 0)
-        fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, io_error_text(errno));
-    /* A name that is no regular file is refused. Links are not followed, and a pipe would block. Files that are
-     * replaced whole (config.json, loss.svg) are not checked. */
-    static const char *const names[] = {"lock", "metrics.jsonl", "gemm.json", "log.txt"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char        path[4200];
-        struct stat st;
-        snprintf(path, sizeof path, "%s/%s", l->dir, names[i]);
-        if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-            fail(EXIT_IO, "%s %s, where this program needs a plain file; remove it", path,
-                 io_error_text(io_kind(st.st_mode)));
-    }
-    l->fd = io_open(l->path, IO_SHARED);
-    if (l->fd < 0)
-        fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path,
-             io_error_text(l->fd));
-}
-
 /* --- the lock file of an output ----------------------------------------------------------------------------------- */
 
 /* Cuts the last name off a path. Returns the new length. */
@@ -313,6 +288,7 @@ static void see_one_file_system(const char *dir, Comm *comm) {
 }
 
 RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double beat_ms) {
+    static const char *const APPENDED[] = {"lock", "metrics.jsonl", "gemm.json", "log.txt"};
     RunLock *l = NULL;
     if (comm_rank(comm) == 0) {
         l = xcalloc(1, sizeof *l, "the lock of a folder");
@@ -321,7 +297,26 @@ RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double
         snprintf(l->path, sizeof l->path, "%s/lock", dir);
         l->self = holder_self(comm_host(comm, 0));
         l->beat_ms = beat_ms;
-        open_file(l);
+        int error = io_mkdirs(l->dir);
+        if (error)
+            fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir,
+                 io_error_text(error));
+        if (access(l->dir, W_OK | X_OK) != 0)
+            fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, io_error_text(errno));
+        /* A name that is no regular file is refused. Links are not followed, and a pipe would block. Files that are
+         * replaced whole (config.json, loss.svg) are not checked. */
+        for (size_t i = 0; i < sizeof APPENDED / sizeof *APPENDED; i++) {
+            char        path[4200];
+            struct stat st;
+            snprintf(path, sizeof path, "%s/%s", l->dir, APPENDED[i]);
+            if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+                fail(EXIT_IO, "%s %s, where this program needs a plain file; remove it", path,
+                     io_error_text(io_kind(st.st_mode)));
+        }
+        l->fd = io_open(l->path, IO_SHARED);
+        if (l->fd < 0)
+            fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path,
+                 io_error_text(l->fd));
     }
     take(l, comm, watchdog);
     if (comm_size(comm) > 1) see_one_file_system(dir, comm);

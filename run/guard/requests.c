@@ -267,13 +267,6 @@ static double reserve_ms(const Requests *q, const TimeLimit *limit) {
     return saves_ms > limit->least_ms ? saves_ms : limit->least_ms;
 }
 
-static int time_is_up(const Requests *q, double next_ms) {
-    double now = clock_ms();
-    for (int i = 0; i < 2; i++)
-        if (now + next_ms >= q->limit[i].end_ms - reserve_ms(q, &q->limit[i])) return 1;
-    return 0;
-}
-
 const char *requests_limit(const Requests *q, double *away_ms, double *kept_ms) {
     const TimeLimit *a = &q->limit[0], *b = &q->limit[1], *first = b->end_ms < a->end_ms ? b : a;
     if (first->end_ms == INFINITY) return NULL;
@@ -287,8 +280,12 @@ const char *requests_limit(const Requests *q, double *away_ms, double *kept_ms) 
 static int is_asked(const Requests *q, double next_ms) {
     char path[4200];
     if (signals_stop()) return 1;
-    return comm_rank(q->comm) == 0 &&
-           (q->stop_was_there || is_there(q, STOP, path, sizeof path) || (q->stepped && time_is_up(q, next_ms)));
+    if (comm_rank(q->comm) != 0) return 0;
+    if (q->stop_was_there || is_there(q, STOP, path, sizeof path)) return 1;
+    double end_ms = clock_ms() + next_ms;
+    for (int i = 0; q->stepped && i < 2; i++)
+        if (end_ms >= q->limit[i].end_ms - reserve_ms(q, &q->limit[i])) return 1;
+    return 0;
 }
 
 int requests_stop(Requests *q, double next_ms) {

@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -108,16 +107,6 @@ static void print_stacks(void) {
     if (tasks) closedir(tasks);
 }
 
-/* Writes "collective barrier 12 is in flight since 5.0 s", or "collective tensor all-gather 812 ..." for a group. */
-static void describe_collective(const Comm *comm, char *out, size_t room) {
-    CommTrace   call = comm ? world_last_call(comm_world(comm)) : (CommTrace){.name = "", .number = -1};
-    char        text[CALL_CHARS];
-    const char *name = world_call_text(&call, text);
-    if (call.number < 0) snprintf(out, room, "no collective was started");
-    else if (call.end_ms > 0) snprintf(out, room, "the last collective, %s, has ended", name);
-    else snprintf(out, room, "collective %s is in flight since %.1f s", name, (clock_ms() - call.start_ms) * 1e-3);
-}
-
 /* Names the ranks of this host whose processes are in this state. The ranks of a host have consecutive numbers. A rank
  * that ended the job with an error has printed its own message and is left out. */
 static void name_neighbours(const Watchdog *w, const Comm *comm, ProcessState state, const char *what) {
@@ -132,11 +121,18 @@ static void name_neighbours(const Watchdog *w, const Comm *comm, ProcessState st
 }
 
 static NORETURN void end_job(const Watchdog *w, double silent_seconds, double limit_seconds) {
-    char        collective[192], report[512];
+    char        text[CALL_CHARS], collective[192], report[512];
     Comm       *comm = w->comm;
     const char *phase = w->phase;
     error_end_within(REPORT_SECONDS, EXIT_PEER);
-    describe_collective(comm, collective, sizeof collective);
+    CommTrace   call = comm ? world_last_call(comm_world(comm)) : (CommTrace){.name = "", .number = -1};
+    const char *name = world_call_text(&call, text); /* "barrier 12", or "tensor all-gather 812" for a group */
+    if (call.number < 0) snprintf(collective, sizeof collective, "no collective was started");
+    else if (call.end_ms > 0)
+        snprintf(collective, sizeof collective, "the last collective, %s, has ended", name);
+    else
+        snprintf(collective, sizeof collective, "collective %s is in flight since %.1f s", name,
+                 (clock_ms() - call.start_ms) * 1e-3);
     snprintf(report, sizeof report,
              "train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n",
              comm ? comm_rank(comm) : w->launch.rank, comm ? comm_size(comm) : w->launch.size, w->host, silent_seconds,
@@ -194,12 +190,6 @@ static NORETURN void leave_bereft(const Watchdog *w) {
     _exit(EXIT_PEER);
 }
 
-/* Returns 1 if the launcher of this rank (mpirun or its daemon) is gone. When Open MPI 5 loses a host, its launcher
- * ends at once with exit code 0. It does not end the ranks of its own host then. */
-static int is_orphan(const Watchdog *w) {
-    return !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH;
-}
-
 static NORETURN void leave_orphan(const Watchdog *w) {
     Comm *comm = w->comm;
     char  line[256];
@@ -221,7 +211,10 @@ static void *watch(void *watchdog) {
         /* the whole process was stopped (SIGSTOP or debugger): count its silence from now on */
         if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us();
         if (is_bereft(w)) leave_bereft(w);
-        if (is_orphan(w)) leave_orphan(w);
+        /* 1 if the launcher (mpirun or its daemon) is gone. When Open MPI 5 loses a host, its launcher ends at once
+         * with exit code 0. It does not end the ranks of its own host then. */
+        int is_orphan = !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH;
+        if (is_orphan) leave_orphan(w);
         double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_allows(w);
         if (silent > limit) end_job(w, silent, limit);
     }

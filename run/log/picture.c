@@ -272,20 +272,6 @@ typedef struct {
     SvgPanel     loss, rate, norm;
 } Picture;
 
-/* Computes the points of each slot that are drawn: its steps, smoothed loss, learning rate, gradient norm. */
-static void find_points(Picture *p) {
-    const Curve *c = p->c;
-    curve_smooth(c, p->smooth);
-    for (int i = 0; i < c->slots; i++) {
-        const CurveSlot *s = &c->slot[i];
-        double           first = (double)(c->first_step + (int64_t)i * c->stride);
-        p->end[i] = fmin(first + (double)(c->stride - 1), (double)c->last_step);
-        p->middle[i] = (first + p->end[i]) / 2;
-        p->rates[i] = s->lr;
-        p->norms[i] = s->norms ? s->norm_sum / (double)s->norms : NAN;
-    }
-}
-
 /* Returns the upper end of a range without a few spikes: p98 + (p98 - low), at most high. p98 is the 98th percentile of
  * the n values in p->sorted. */
 static double without_spikes(Picture *p, int n, double low, double high) {
@@ -330,13 +316,22 @@ static void choose_lower_ranges(Picture *p, double settled) {
 }
 
 static void lay_out(Picture *p) {
-    double end = p->c->last_step > 0 ? (double)p->c->last_step : 1.0, settled = 0.05 * end;
+    const Curve *c = p->c;
+    double       end = c->last_step > 0 ? (double)c->last_step : 1.0, settled = 0.05 * end;
     p->loss = (SvgPanel){LEFT, RIGHT, TOP, BOTTOM, 0, end, 0, 1};
     p->rate = p->norm = (SvgPanel){LEFT, RIGHT, LOWER_TOP, LOWER_BOTTOM, 0, end, 0, 1};
-    find_points(p);
+    curve_smooth(c, p->smooth);
+    for (int i = 0; i < c->slots; i++) {
+        const CurveSlot *s = &c->slot[i];
+        double           first = (double)(c->first_step + (int64_t)i * c->stride);
+        p->end[i] = fmin(first + (double)(c->stride - 1), (double)c->last_step);
+        p->middle[i] = (first + p->end[i]) / 2;
+        p->rates[i] = s->lr;
+        p->norms[i] = s->norms ? s->norm_sum / (double)s->norms : NAN;
+    }
     /* Values fall fast in the first twentieth of the steps. So it counts for the ranges only if there are no later
      * steps. */
-    if (p->c->slots == 0 || p->middle[p->c->slots - 1] < settled) settled = 0;
+    if (c->slots == 0 || p->middle[c->slots - 1] < settled) settled = 0;
     choose_loss_range(p, settled);
     choose_lower_ranges(p, settled);
 }
@@ -436,16 +431,6 @@ static void draw_best(const Picture *p) {
         /* only the best loss is written here, because the value of the last evaluation is at the end of its curve */
         fprintf(p->out, " %.4f", p->c->best.loss);
     fprintf(p->out, "</text></g>\n");
-}
-
-/* Draws marks on the axis at slots with a loss that was not finite. */
-static void draw_nonfinite(const Picture *p) {
-    for (int i = 0; i < p->c->slots; i++)
-        if (p->c->slot[i].nonfinite)
-            fprintf(p->out,
-                    "<path d=\"M%.1f %dv-10\" class=\"bad\" stroke=\"currentColor\" "
-                    "stroke-width=\"2\"><title>loss not finite</title></path>\n",
-                    svg_x(&p->loss, p->middle[i]), BOTTOM);
 }
 
 /* Names and styles of the marks for events. Each kind of event has dashes of its own, so that it is known without its
@@ -553,7 +538,12 @@ char *curve_svg(const Curve *c, CurveTitle title, size_t *bytes) {
     fprintf(out, "<g clip-path=\"url(#upper)\">\n");
     draw_losses(&p);
     draw_evals(&p);
-    draw_nonfinite(&p);
+    for (int i = 0; i < c->slots; i++)
+        if (c->slot[i].nonfinite)
+            fprintf(out,
+                    "<path d=\"M%.1f %dv-10\" class=\"bad\" stroke=\"currentColor\" "
+                    "stroke-width=\"2\"><title>loss not finite</title></path>\n",
+                    svg_x(&p.loss, p.middle[i]), BOTTOM);
     fprintf(out, "</g>\n<g clip-path=\"url(#lower)\">\n");
     draw_line(&p, &p.norm, p.middle, p.norms,
               "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c3\" "

@@ -103,22 +103,6 @@ static double pace_ms(const Progress *p) {
     return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 
-/* Returns the time of the remaining steps: each takes pace_ms and the mean time between steps so far. */
-static double eta_ms(const Progress *p, int64_t step) {
-    double done = (double)(step - p->first_step), left = (double)(p->last_step - step);
-    double between = clock_ms() - p->started_ms - p->stepping_ms;
-    return left * (pace_ms(p) + (between > 0 && done > 0 ? between / done : 0));
-}
-
-/* Adds the field "GPU  87%  312W  61C", with the values that are known. */
-static void add_gpu(Fields *f, const GpuReading *g) {
-    char use[16] = "", power[16] = "", heat[16] = "";
-    if (g->has >> GPU_USE & 1) snprintf(use, sizeof use, " %3.0f%%", 100 * g->value[GPU_USE]);
-    if (g->has >> GPU_POWER & 1) snprintf(power, sizeof power, " %4.0fW", g->value[GPU_POWER]);
-    if (g->has >> GPU_TEMPERATURE & 1) snprintf(heat, sizeof heat, " %3.0fC", g->value[GPU_TEMPERATURE]);
-    if (*use || *power || *heat) add(f, 9, DIM "GPU" RESET "%s%s%s", use, power, heat);
-}
-
 void progress_step(Progress *p, const StepMetrics *s) {
     if (p->started_ms == 0) p->started_ms = clock_ms() - s->ms;
     p->stepping_ms += s->ms;
@@ -127,14 +111,17 @@ void progress_step(Progress *p, const StepMetrics *s) {
     if (!is_final && !terminal_is(stdout)) return;
 
     Fields f = {0};
-    double part = s->mfu * s->ms / pace_ms(p);
-    char   eta[32], line[LINE_BYTES];
-    duration_text(eta, eta_ms(p, s->step));
+    double pace = pace_ms(p), part = s->mfu * s->ms / pace;
+    char   eta[32], use[16] = "", power[16] = "", heat[16] = "", line[LINE_BYTES];
+    /* each remaining step takes `pace` and the mean time between steps so far */
+    double done = (double)(s->step - p->first_step), left = (double)(p->last_step - s->step);
+    double between = clock_ms() - p->started_ms - p->stepping_ms;
+    duration_text(eta, left * (pace + (between > 0 && done > 0 ? between / done : 0)));
     add_place(&f, p, "step", s->step);
     add(&f, 0, DIM "loss" RESET BOLD " %s" RESET, fixed(s->loss, 6, 4).text);
     add(&f, 3, DIM "lr" RESET " %.2e", s->lr);
     add(&f, 4, DIM "norm" RESET " %s", fixed(s->grad_norm, 5, 3).text);
-    add(&f, 2, "%s" DIM " tok/s" RESET, rate_text(s->tokens_per_s * s->ms / pace_ms(p)).text);
+    add(&f, 2, "%s" DIM " tok/s" RESET, rate_text(s->tokens_per_s * s->ms / pace).text);
     if (part <= 1) add(&f, 5, DIM "MFU" RESET " %s%%", fixed(100 * part, 4, 1).text);
     else           add(&f, 5, "%9s", "");
     if (s->mesh.size[AXIS_STAGE] > 1)
@@ -143,7 +130,11 @@ void progress_step(Progress *p, const StepMetrics *s) {
     int is_long = s->ms >= 9999.5; /* 1 if the step took too long to print in ms; seconds fit in the same six columns */
     add(&f, 8, "%s" DIM "%s" RESET, fixed(is_long ? s->ms * 1e-3 : s->ms, is_long ? 5 : 4, 1).text,
         is_long ? "s" : "ms");
-    add_gpu(&f, &s->gpu);
+    const GpuReading *g = &s->gpu;
+    if (g->has >> GPU_USE & 1) snprintf(use, sizeof use, " %3.0f%%", 100 * g->value[GPU_USE]);
+    if (g->has >> GPU_POWER & 1) snprintf(power, sizeof power, " %4.0fW", g->value[GPU_POWER]);
+    if (g->has >> GPU_TEMPERATURE & 1) snprintf(heat, sizeof heat, " %3.0fC", g->value[GPU_TEMPERATURE]);
+    if (*use || *power || *heat) add(&f, 9, DIM "GPU" RESET "%s%s%s", use, power, heat);
     add(&f, 1, DIM "ETA" RESET " %6s", eta);
     join(&f, line);
     if (is_final) say_text(stdout, 0, line);

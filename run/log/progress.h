@@ -8,7 +8,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/format.h"
 #include "run/log/metrics.h"
 
 enum { PROGRESS_RECENT = 20, PROGRESS_COLUMNS = 120 /* PROGRESS_COLUMNS: width of a line that is not on a terminal */ };

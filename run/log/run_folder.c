@@ -32,12 +32,6 @@ static int begins(Start s, const char *with) {
     return s.bytes >= strlen(with) && memcmp(s.text, with, strlen(with)) == 0;
 }
 
-/* Returns 1 for an empty file or one of zero bytes, which a crash of the machine may leave. */
-static int is_empty(Start s) {
-    while (s.bytes > 0 && !*s.text) s.text++, s.bytes--;
-    return s.bytes == 0;
-}
-
 enum { CONFIG, METRICS, LOG, PICTURE, LOCK, ALGORITHMS, LEASES, RUN_ID, NONCE, FILES };
 static const char *const NAMES[FILES] = {"config.json", "metrics.jsonl", "log.txt", "loss.svg", "lock",
                                          "gemm.json",   "leases.jsonl",  "run_id",  ".nonce"};
@@ -88,8 +82,9 @@ static void check_file(const Config *c, int i) {
     int64_t bytes = io_read_start(path.text, START_BYTES, &text);
     if (bytes < 0)
         fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, io_error_text((int)bytes));
-    Start start = {text, (size_t)bytes, (size_t)st.st_size};
-    int   ours = is_empty(start) || is_ours(i, start);
+    int64_t zeros = 0; /* a crash of the machine may leave an empty file or one of zero bytes */
+    while (zeros < bytes && !text[zeros]) zeros++;
+    int ours = zeros == bytes || is_ours(i, (Start){text, (size_t)bytes, (size_t)st.st_size});
     free(text);
     if (!ours)
         refuse_foreign(c, path.text,

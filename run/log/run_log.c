@@ -130,16 +130,6 @@ static void append(LogPoint **list, int64_t *count, LogPoint p) {
     (*list)[(*count)++] = p;
 }
 
-static void keep_line(RunLog *log, const MetricsLine *l) {
-    LogPoint  p = {l->step, l->tokens, l->time, l->hours, l->loss, l->lr, l->grad_norm, l->bpb};
-    LogPoint *last = log->trains ? &log->train[log->trains - 1] : NULL;
-    int       is_step = l->kind == LINE_TRAIN || l->kind == LINE_OUTER; /* a round of a server counts as a step */
-    if (is_step && (!last || p.step > last->step)) append(&log->train, &log->trains, p);
-    if (l->kind != LINE_EVAL) return;
-    p.tokens = last ? last->tokens : 0, p.hours = last ? last->hours : 0;
-    append(&log->eval, &log->evals, p);
-}
-
 RunLog run_log_read(const char *verb, const char *dir) {
     RunLog      log = {.dir = dir};
     MetricsLine line;
@@ -149,7 +139,15 @@ RunLog run_log_read(const char *verb, const char *dir) {
         fail(EXIT_DATA, "%s: %s is not the folder of a run, because there is no %s: give the run.dir of a run", verb,
              dir, path.text);
     if (!f) fail(EXIT_IO, "%s: cannot read %s: %s", verb, path.text, io_error_text(errno));
-    while (metrics_line_next(f, &line) != LINE_OTHER) keep_line(&log, &line);
+    while (metrics_line_next(f, &line) != LINE_OTHER) {
+        LogPoint  p = {line.step, line.tokens, line.time, line.hours, line.loss, line.lr, line.grad_norm, line.bpb};
+        LogPoint *last = log.trains ? &log.train[log.trains - 1] : NULL;
+        int       is_step = line.kind == LINE_TRAIN || line.kind == LINE_OUTER; /* a round of a server is a step */
+        if (is_step && (!last || p.step > last->step)) append(&log.train, &log.trains, p);
+        if (line.kind != LINE_EVAL) continue;
+        p.tokens = last ? last->tokens : 0, p.hours = last ? last->hours : 0;
+        append(&log.eval, &log.evals, p);
+    }
     int error = ferror(f) ? errno : 0;
     fclose(f);
     if (error) fail(EXIT_IO, "%s: cannot read %s: %s", verb, path.text, io_error_text(error));

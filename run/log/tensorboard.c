@@ -9,7 +9,6 @@
 #include "run/log/tensorboard.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
