@@ -41,7 +41,7 @@ static void answer(int signal_number) {
         text = "train_gpt: stops after this step and saves; a second signal ends it now, unsaved\n";
     if (is_launchers)
         text = "train_gpt: mpirun kills its ranks 2 s after Ctrl-C, a second from now. The run resumes from its\n"
-               "           newest checkpoint, if it has one. kill -USR1 on mpirun, or touch RUN/STOP, leaves time for a "
+               "           newest checkpoint, if it has one. kill -USR1 on mpirun, or touch RUN/STOP, leaves time to "
                "save\n";
     say_from_signal(text);
 }

@@ -223,8 +223,9 @@ static void inspect_shards(const char *folder) {
     IoPaths found = {NULL, 0};
     int64_t tokens = 0, files = 0;
     io_match(path_of("%s/*.bin", folder).text, &found);
-    if (found.count == 0) fail(EXIT_DATA, "%s had token files (.bin) when inspect began, and has none now: type the command again when they "
-             "are back", folder);
+    if (found.count == 0)
+        fail(EXIT_DATA, "%s had token files (.bin) when inspect began, and has none now: type the command again when "
+             "they are back", folder);
     report_text("kind", "a folder of token files");
     for (size_t i = 0; i < found.count; i++) {
         Shard s = shard_open(found.path[i], 0);
