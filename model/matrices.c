@@ -22,23 +22,6 @@ static int dearest_first(const void *a, const void *b) {
     return x->cost != y->cost ? (x->cost < y->cost ? 1 : -1) : x->param - y->param;
 }
 
-/* Assigns each matrix to a rank, which then owns it. The most expensive matrix is first. Each goes to the rank with the
- * least work so far. */
-static void give_away(Matrices *m, const Priced *priced, int ranks) {
-    double *load = xcalloc((size_t)ranks, sizeof *load, "a table of ranks");
-    int    *turns = xcalloc((size_t)ranks, sizeof *turns, "a table of ranks");
-    for (int i = 0; i < m->count; i++) {
-        int owner = 0;
-        for (int r = 1; r < ranks; r++)
-            if (load[r] < load[owner]) owner = r;
-        load[owner] += priced[i].cost;
-        m->matrix[i] = (WholeMatrix){priced[i].param, owner, turns[owner]++};
-        if (turns[owner] > m->turns) m->turns = turns[owner];
-    }
-    free(load);
-    free(turns);
-}
-
 /* Returns how many elements of memory a slice of a matrix takes. Slices begin at multiples of LAYOUT_ALIGN elements,
  * for NCCL. */
 static int64_t room_of(int64_t elems) { return (elems + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN; }
@@ -81,7 +64,19 @@ Matrices matrices_create(const Shards *z, MatricesOf of) {
      * matrix */
     m.message = xmalloc(sizeof *m.message * (size_t)(2 * ranks * MATRIX_FIELDS), "a table of matrices");
     qsort(priced, (size_t)m.count, sizeof *priced, dearest_first);
-    give_away(&m, priced, ranks);
+    /* assigns each matrix, from the most expensive on, to the rank with the least work so far, which then owns it */
+    double *load = xcalloc((size_t)ranks, sizeof *load, "a table of ranks");
+    int    *turns = xcalloc((size_t)ranks, sizeof *turns, "a table of ranks");
+    for (int i = 0; i < m.count; i++) {
+        int owner = 0;
+        for (int r = 1; r < ranks; r++)
+            if (load[r] < load[owner]) owner = r;
+        load[owner] += priced[i].cost;
+        m.matrix[i] = (WholeMatrix){priced[i].param, owner, turns[owner]++};
+        if (turns[owner] > m.turns) m.turns = turns[owner];
+    }
+    free(load);
+    free(turns);
     free(priced);
     return m;
 }
