@@ -50,13 +50,6 @@ SIMD_INLINE void take_larger_body(float *restrict x, const float *restrict y, in
 }
 SIMD_KERNEL(void, take_larger, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
 
-static void join_bytes(OpKind kind, DType type, void *x, const void *y, int64_t bytes) {
-    if (kind == OP_ALL_MAX) take_larger(x, y, bytes / 4);
-    else if (type == F32) add(x, y, bytes / 4);
-    else if (type == BF16) add_bf16(x, y, bytes / 2);
-    else add_f16(x, y, bytes / 2);
-}
-
 /* --- a ring's chunks, and those of a message ---------------------------------------------------------------------- */
 
 /* A part of x that one message carries: its address and bytes, and the rank at the other end of the message. */
@@ -104,8 +97,13 @@ static int take_message(Op *op) {
     int64_t i = op->received;
     if (i == op->receives || !mpi_is_done(c, &op->receive[i % WINDOW])) return 0;
     if (i < op->sums) {
-        Chunk chunk = chunk_of(op, i, RECEIVED);
-        join_bytes(op->kind, op->x.type, chunk.at, buffer(c, i), chunk.bytes);
+        Chunk       chunk = chunk_of(op, i, RECEIVED);
+        void       *x = chunk.at;
+        const void *y = buffer(c, i);
+        if (op->kind == OP_ALL_MAX) take_larger(x, y, chunk.bytes / 4);
+        else if (op->x.type == F32) add(x, y, chunk.bytes / 4);
+        else if (op->x.type == BF16) add_bf16(x, y, chunk.bytes / 2);
+        else add_f16(x, y, chunk.bytes / 2);
     }
     if (++op->received == op->sums) c->chunk_owner = -1;
     return 1;
@@ -255,11 +253,13 @@ static int mpi_progress(Op *op) {
 
 /* --- every op ----------------------------------------------------------------------------------------------------- */
 
-/* Posts the sends that are ready. The chunks of a tree sum, of a message, and of a ring's first step are ready at the
- * start. A chunk of a later ring step is ready once it has been received. */
-static void post_sends(Op *op) {
-    Comm   *c = op->comm;
-    int     is_tree = op->kind == OP_TREE_SUM;
+static void post(Op *op) {
+    Comm *c = op->comm;
+    int   is_tree = op->kind == OP_TREE_SUM;
+    if (is_tree) tree_post_receives(op);
+    else post_receives(op);
+    /* The chunks of a tree sum, of a message, and of a ring's first step can be sent at the start. A chunk of a later
+     * ring step can be sent once it has been received. */
     int64_t ready = is_tree ? op->to_send : smaller_of(op->to_send, op->received + op->chunks);
     for (; op->sends < ready && op->sends < op->sent + SENDS; op->sends++) {
         Chunk chunk = is_tree ? tree_chunk_of(op, op->sends) : chunk_of(op, op->sends, SENT);
@@ -267,12 +267,6 @@ static void post_sends(Op *op) {
                                       &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
-}
-
-static void post(Op *op) {
-    if (op->kind == OP_TREE_SUM) tree_post_receives(op);
-    else post_receives(op);
-    post_sends(op);
 }
 
 void op_start(Op *op) {

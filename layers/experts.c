@@ -25,14 +25,6 @@ ACT_KERNEL(combine_row, (DType type, RowSum r, int64_t n), r, n)
 #if SIMD_HOST
 /* --- router ------------------------------------------------------------------------------------------------------- */
 
-/* Sets p[E] to the softmax of row n. */
-static void softmax_row(float *p, Tensor logits, int64_t n, int64_t E) {
-    float most = -INFINITY, sum = 0.0f;
-    for (int64_t e = 0; e < E; e++) most = fmaxf(most, act_get(logits.data, n * E + e, logits.type));
-    for (int64_t e = 0; e < E; e++) sum += p[e] = expf(act_get(logits.data, n * E + e, logits.type) - most);
-    for (int64_t e = 0; e < E; e++) p[e] /= sum;
-}
-
 /* Returns the expert that follows `last` in the order of scores: the one with the largest score that is less, or equal
  * with a higher number. */
 typedef struct { float score; int32_t expert; } Pick;
@@ -57,7 +49,10 @@ void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight,
         float   *p = (float *)probability.data + n * E, *w = (float *)weight.data + n * k, sum = 0.0f;
         int32_t *chosen = (int32_t *)expert.data + n * k;
         Pick     pick = {INFINITY, -1};
-        softmax_row(p, logits, n, E);
+        float    most = -INFINITY, total = 0.0f;
+        for (int64_t e = 0; e < E; e++) most = fmaxf(most, act_get(logits.data, n * E + e, logits.type));
+        for (int64_t e = 0; e < E; e++) total += p[e] = expf(act_get(logits.data, n * E + e, logits.type) - most);
+        for (int64_t e = 0; e < E; e++) p[e] /= total;
         for (int64_t j = 0; j < k; j++) {
             pick = next_pick(p, bias, E, pick);
             chosen[j] = pick.expert;

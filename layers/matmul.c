@@ -360,16 +360,6 @@ static Matmul tile_of(Matmul p, Cut cut, int64_t tile) {
     return p;
 }
 
-/* Makes a buffer for each thread, at first use, for a transposed copy of a strip of a. sgemm is slow where it packs a
- * narrow strip of a transposed a. */
-static void make_strips(int threads) {
-    if (threads <= onednn.strips) return;
-    onednn.strip = xrealloc(onednn.strip, sizeof *onednn.strip * (size_t)threads, "the threads' parts of a matrix");
-    for (; onednn.strips < threads; onednn.strips++)
-        onednn.strip[onednn.strips] =
-            device_alloc_host(sizeof(float) * STRIP_M * STRIP_K, "the threads' parts of a matrix");
-}
-
 static void turned_tile(Matmul p, float *strip) {
     Matmul q = p;
     for (int64_t l = 0; l < p.k; l += STRIP_K) {
@@ -383,10 +373,16 @@ static void turned_tile(Matmul p, float *strip) {
 }
 
 static void product_by_f32_tiles(Matmul p) {
-    int     turned = p.a.order == TRANSPOSED && !p.bias;
-    Cut     cut = cut_of(p, turned ? STRIP_M : TILE_M);
+    int turned = p.a.order == TRANSPOSED && !p.bias, threads = omp_get_max_threads();
+    Cut cut = cut_of(p, turned ? STRIP_M : TILE_M);
     onednn_open();
-    make_strips(omp_get_max_threads());
+    /* At first use each thread gets a buffer for a transposed copy of a strip of a. sgemm is slow where it packs a
+     * narrow strip of a transposed a. */
+    if (threads > onednn.strips)
+        onednn.strip = xrealloc(onednn.strip, sizeof *onednn.strip * (size_t)threads, "the threads' parts of a matrix");
+    for (; onednn.strips < threads; onednn.strips++)
+        onednn.strip[onednn.strips] =
+            device_alloc_host(sizeof(float) * STRIP_M * STRIP_K, "the threads' parts of a matrix");
     #pragma omp parallel
     {
         omp_set_num_threads(1); /* each oneDNN call inside uses one thread, even if the team is one thread */

@@ -188,22 +188,17 @@ static void compute(const Matrices *m, Stream *s, const Desk *d, MatrixWork w, i
     }
 }
 
-/* Runs the optimizer's work on all matrices in place, because this rank has them whole. */
-static void each_in_place(Matrices *m, Stream *s, MatrixWork w) {
-    for (int i = 0; i < m->count; i++) {
-        const Param *p = &m->shards->layout.param[m->matrix[i].param];
-        Tensor       whole[MATRIX_FIELDS];
-        Span         span;
-        CHECK(span_of(m, m->matrix[i].param, 0, &span) && span.elems == p->elems, "%s is not whole", p->name);
-        for (int f = 0; f < w.fields; f++)
-            whole[f] = tensor_of(w.of(w.ctx, f, span).data, F32, 2, p->dim[0], p->dim[1], 1, 1);
-        w.work(w.ctx, s, m->matrix[i].param, whole);
-    }
-}
-
 void matrices_each(Matrices *m, Stream *s, MatrixWork w) {
-    if (!m->comm || comm_size(m->comm) == 1) {
-        each_in_place(m, s, w);
+    if (!m->comm || comm_size(m->comm) == 1) { /* works in place, because this rank has all matrices whole */
+        for (int i = 0; i < m->count; i++) {
+            const Param *p = &m->shards->layout.param[m->matrix[i].param];
+            Tensor       whole[MATRIX_FIELDS];
+            Span         span;
+            CHECK(span_of(m, m->matrix[i].param, 0, &span) && span.elems == p->elems, "%s is not whole", p->name);
+            for (int f = 0; f < w.fields; f++)
+                whole[f] = tensor_of(w.of(w.ctx, f, span).data, F32, 2, p->dim[0], p->dim[1], 1, 1);
+            w.work(w.ctx, s, m->matrix[i].param, whole);
+        }
         return;
     }
     Desk    desk[2];
