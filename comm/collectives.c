@@ -21,7 +21,6 @@
  */
 #ifndef NO_MPI
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/internal.h"

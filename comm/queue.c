@@ -5,7 +5,6 @@
  * instead.
  */
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/internal.h"

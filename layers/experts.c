@@ -2,7 +2,6 @@
  * owns a token or a row. The products of the experts follow one another. The host reads how many rows each expert has,
  * because its memory holds the tensors. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "layers/act_simd.h"
 #include "layers/contracts.h"

@@ -521,20 +521,6 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* Computes the losses, and the backward of the head and of the final norm. */
-static void classify_backward(Gpt *g, BlockRun *r, Batch batch, float grad_scale, MicroBatch which) {
-    Stream *s = r->s;
-    Extent  e = r->e;
-    device_range_begin("head and classifier");
-    head_and_loss(g, r, batch, PASS_GRADIENT, grad_scale, NULL);
-    device_range_end();
-    const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
-    const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
-    r->entry_sums = sums_at(g, &g->part[g->parts - 1], g->shape.n_layer);
-    g->kind->final_backward(r, final_acts(g, e), sum_rows(r, r->dbranch), *final, *dfinal);
-    shards_done(g->shards, s, final_bucket(g), which);
-}
-
 void gpt_take_backward(Gpt *g, Stream *s, Batch batch) {
     Extent e = batch_extent(g, batch);
     cast_forward(s, tensor_flat(first_rows(g->dresidual, e.own)), tensor_flat(first_rows(g->backward_in, e.own)));
@@ -550,9 +536,18 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
         device_from_host(s, g->balance, &balance);
         g->balance_there = balance;
     }
-    if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);
-    /* with a tied embedding the head's gradient is now complete on a last stage that has no embedding */
-    if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which);
+    if (t.part->classifies) {
+        device_range_begin("head and classifier");
+        head_and_loss(g, &r, batch, PASS_GRADIENT, grad_scale, NULL);
+        device_range_end();
+        const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
+        const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
+        r.entry_sums = sums_at(g, &g->part[g->parts - 1], g->shape.n_layer);
+        g->kind->final_backward(&r, final_acts(g, e), sum_rows(&r, r.dbranch), *final, *dfinal);
+        shards_done(g->shards, s, final_bucket(g), which);
+        /* with a tied embedding the head's gradient is now complete on a last stage that has no embedding */
+        if (!g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which);
+    }
     for (int64_t l = t.part->end - 1; l >= t.part->first; l--) {
         shards_need(g->shards, s, block_bucket(l)); /* waits for the weights outside of the CUDA graph, as in forward */
         if (l > t.part->first) shards_prefetch(g->shards, s, block_bucket(l - 1));

@@ -8,12 +8,6 @@
 
 /* --- owners ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the FLOPs of a Newton-Schulz iteration of a matrix, up to a factor that is the same for all matrices. */
-static double cost_of(const Param *p) {
-    double R = (double)p->dim[0], M = (double)p->dim[1] / layout_parts(p), k = R < M ? R : M, l = R < M ? M : R;
-    return layout_parts(p) * (4.0 * k * k * l + 2.0 * k * k * k);
-}
-
 /* A matrix and the cost of its update. The cost is stored here because the compare function of qsort has no other
  * access to it. */
 typedef struct { int param; double cost; } Priced;
@@ -55,7 +49,10 @@ Matrices matrices_create(const Shards *z, MatricesOf of) {
         const Param *p = &z->layout.param[i];
         if (p->group != GROUP_MATRIX || z->layout.bucket[p->bucket].hold != BUCKET_OWN || p->local_elems == 0) continue;
         if (layout_is_of_experts(&z->layout, p->bucket) != (of == MATRICES_OF_EXPERTS)) continue;
-        priced[m.count++] = (Priced){i, cost_of(p)};
+        /* FLOPs of a Newton-Schulz iteration, up to a factor that is the same for all matrices */
+        double parts = layout_parts(p), R = (double)p->dim[0], M = (double)p->dim[1] / parts;
+        double k = R < M ? R : M, l = R < M ? M : R;
+        priced[m.count++] = (Priced){i, parts * (4.0 * k * k * l + 2.0 * k * k * k)};
         if (room_of(p->local_elems) > m.part_elems) m.part_elems = room_of(p->local_elems);
         if (!parts_are_whole(&m, p) && p->elems > m.whole_elems) m.whole_elems = p->elems;
     }
