@@ -214,7 +214,7 @@ static int int_count(int64_t count) {
 }
 
 /* Starts one of MPI's own collectives. MPI leaves the result of an in-place reduce-scatter at the front of x.
- * mpi_progress() moves it to this rank's piece at the end. */
+ * op_progress() moves it to this rank's piece at the end. */
 static void mpi_start(Op *op) {
     Comm *c = op->comm;
     void *x = op->x.data;
@@ -239,15 +239,6 @@ static void mpi_start(Op *op) {
             break;
         default: CHECK(0, "MPI adds in an order of its own, and messages have two ends");
     }
-}
-
-static int mpi_progress(Op *op) {
-    Comm *c = op->comm;
-    if (!mpi_is_done(c, &op->send[0])) return 0;
-    char *x = (char *)op->x.data;
-    if (op->kind == OP_REDUCE_SCATTER && c->rank > 0) memcpy(x + c->rank * op->piece_bytes, x, (size_t)op->piece_bytes);
-    op->received = 1;
-    return 1;
 }
 
 /* --- every op ----------------------------------------------------------------------------------------------------- */
@@ -281,12 +272,20 @@ void op_start(Op *op) {
 /* Tests sends only when they block progress. A test of an MPI request that is not complete costs a pass of MPI's
  * progress engine, and a yield if MPI is set to yield. */
 int op_progress(Op *op) {
-    if (op->by == COMM_MPI) return mpi_progress(op);
+    Comm *c = op->comm;
+    if (op->by == COMM_MPI) {
+        if (!mpi_is_done(c, &op->send[0])) return 0;
+        char *x = (char *)op->x.data;
+        if (op->kind == OP_REDUCE_SCATTER && c->rank > 0)
+            memcpy(x + c->rank * op->piece_bytes, x, (size_t)op->piece_bytes);
+        op->received = 1;
+        return 1;
+    }
     for (int moved = 0;; moved = 1) {
         post(op);
         int sends_matter = op->received == op->receives || op->sends == op->sent + SENDS;
         if (op->kind == OP_TREE_SUM ? tree_take_chunk(op) : take_message(op)) continue;
-        if (!sends_matter || op->sent == op->sends || !mpi_is_done(op->comm, &op->send[op->sent % SENDS])) return moved;
+        if (!sends_matter || op->sent == op->sends || !mpi_is_done(c, &op->send[op->sent % SENDS])) return moved;
         op->sent++;
     }
 }
