@@ -287,10 +287,12 @@ static void write_out(Channel *c) {
     if (c->is_ending && !c->is_shut) c->is_shut = 1, tls_end(c->tls), shutdown(c->fd, SHUT_WR);
 }
 
-/* Reserves `bytes` bytes at the end of the out buffer, which grows if they do not fit. Returns their address, or NULL
- * if more than CHANNEL_MOST_UNSENT bytes would be unsent, or memory runs out. */
-static uint8_t *reserve_out(Channel *c, size_t bytes) {
-    size_t unsent = channel_unsent(c), least = unsent + bytes;
+void channel_queue(Channel *c, FrameHeader h, const void *payload) {
+    char        fault[FRAME_FAULT_BYTES] = "";
+    FrameHeader parsed;
+    if (c->state != CHANNEL_WHOLE || !c->is_open || c->is_ending) return;
+    /* makes room at the end of the out buffer, which grows if the frame does not fit */
+    size_t bytes = FRAME_HEADER_BYTES + (size_t)h.payload_bytes, unsent = channel_unsent(c), least = unsent + bytes;
     if (c->out_to + bytes > c->out_bytes) {
         memmove(c->out, c->out + c->out_from, unsent);
         c->out_from = 0, c->out_to = unsent;
@@ -298,22 +300,14 @@ static uint8_t *reserve_out(Channel *c, size_t bytes) {
     if (least > c->out_bytes) {
         size_t   most = CHANNEL_MOST_UNSENT, room = 2 * least < most ? 2 * least : most;
         uint8_t *longer = least <= most ? realloc(c->out, room) : NULL;
-        if (!longer) return NULL;
+        if (!longer) {
+            break_channel(c, EXIT_PEER, "reads too slowly: %zu bytes wait to be sent", unsent);
+            return;
+        }
         c->out = longer, c->out_bytes = room;
     }
+    uint8_t *at = c->out + c->out_to;
     c->out_to += bytes;
-    return c->out + c->out_to - bytes;
-}
-
-void channel_queue(Channel *c, FrameHeader h, const void *payload) {
-    char        fault[FRAME_FAULT_BYTES] = "";
-    FrameHeader parsed;
-    if (c->state != CHANNEL_WHOLE || !c->is_open || c->is_ending) return;
-    uint8_t *at = reserve_out(c, FRAME_HEADER_BYTES + (size_t)h.payload_bytes);
-    if (!at) {
-        break_channel(c, EXIT_PEER, "reads too slowly: %zu bytes wait to be sent", channel_unsent(c));
-        return;
-    }
     h.counter = c->counter_out++;
     frame_write_header(&h, at);
     CHECK(frame_parse_header(at, FRAME_HEADER_BYTES, INT64_MAX, &parsed, fault), "this side %s", fault);
@@ -389,18 +383,6 @@ static size_t wants(const Channel *c) {
     return FRAME_HEADER_BYTES + (c->in_bytes < FRAME_HEADER_BYTES ? 0 : c->header.payload_bytes);
 }
 
-/* Checks what has just become complete in `in`: the header, the frame, or both if the frame has no payload. */
-static void take_bytes(Channel *c) {
-    char fault[FRAME_FAULT_BYTES];
-    if (c->in_bytes == FRAME_HEADER_BYTES && !frame_parse_header(c->in, c->in_bytes, c->most_elems, &c->header, fault))
-        break_channel(c, EXIT_PEER, "%s", fault);
-    else if (c->in_bytes < wants(c)) return;
-    else if (c->header.counter != c->counter_in)
-        break_channel(c, EXIT_PEER, "sent frame %llu where %llu was due: one was repeated, lost or moved",
-                      (unsigned long long)c->header.counter, (unsigned long long)c->counter_in);
-    else c->is_ready = 1, c->counter_in++;
-}
-
 /* Receives up to `bytes` bytes into `at`. Returns their number. Returns 0 if none have arrived yet or the connection
  * has ended. */
 static size_t receive(Channel *c, void *at, size_t bytes) {
@@ -425,11 +407,19 @@ static void read_in(Channel *c) {
         for (int i = 0; i < DROPS && receive(c, dropped, sizeof dropped) > 0; i++) {}
         return;
     }
+    char fault[FRAME_FAULT_BYTES];
     while (c->state != CHANNEL_BROKEN && !c->is_ready) {
         size_t n = receive(c, c->in + c->in_bytes, wants(c) - c->in_bytes);
         if (n == 0) return;
         c->in_bytes += n;
-        if (c->in_bytes == FRAME_HEADER_BYTES || c->in_bytes == wants(c)) take_bytes(c);
+        if (c->in_bytes == FRAME_HEADER_BYTES &&
+            !frame_parse_header(c->in, c->in_bytes, c->most_elems, &c->header, fault))
+            break_channel(c, EXIT_PEER, "%s", fault);
+        else if (c->in_bytes < wants(c)) continue;
+        else if (c->header.counter != c->counter_in)
+            break_channel(c, EXIT_PEER, "sent frame %llu where %llu was due: one was repeated, lost or moved",
+                          (unsigned long long)c->header.counter, (unsigned long long)c->counter_in);
+        else c->is_ready = 1, c->counter_in++;
     }
 }
 

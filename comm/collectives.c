@@ -21,7 +21,6 @@
  */
 #ifndef NO_MPI
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/internal.h"
@@ -49,13 +48,6 @@ SIMD_INLINE void take_larger_body(float *restrict x, const float *restrict y, in
     for (int64_t i = 0; i < n; i++) x[i] = y[i] > x[i] || y[i] != y[i] ? y[i] : x[i]; /* a NaN in x or y stays NaN */
 }
 SIMD_KERNEL(void, take_larger, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
-
-static void join_bytes(OpKind kind, DType type, void *x, const void *y, int64_t bytes) {
-    if (kind == OP_ALL_MAX) take_larger(x, y, bytes / 4);
-    else if (type == F32) add(x, y, bytes / 4);
-    else if (type == BF16) add_bf16(x, y, bytes / 2);
-    else add_f16(x, y, bytes / 2);
-}
 
 /* --- a ring's chunks, and those of a message ---------------------------------------------------------------------- */
 
@@ -104,8 +96,13 @@ static int take_message(Op *op) {
     int64_t i = op->received;
     if (i == op->receives || !mpi_is_done(c, &op->receive[i % WINDOW])) return 0;
     if (i < op->sums) {
-        Chunk chunk = chunk_of(op, i, RECEIVED);
-        join_bytes(op->kind, op->x.type, chunk.at, buffer(c, i), chunk.bytes);
+        Chunk       chunk = chunk_of(op, i, RECEIVED);
+        void       *x = chunk.at;
+        const void *y = buffer(c, i);
+        if (op->kind == OP_ALL_MAX) take_larger(x, y, chunk.bytes / 4);
+        else if (op->x.type == F32) add(x, y, chunk.bytes / 4);
+        else if (op->x.type == BF16) add_bf16(x, y, chunk.bytes / 2);
+        else add_f16(x, y, chunk.bytes / 2);
     }
     if (++op->received == op->sums) c->chunk_owner = -1;
     return 1;
@@ -217,7 +214,7 @@ static int int_count(int64_t count) {
 }
 
 /* Starts one of MPI's own collectives. MPI leaves the result of an in-place reduce-scatter at the front of x.
- * mpi_progress() moves it to this rank's piece at the end. */
+ * op_progress() moves it to this rank's piece at the end. */
 static void mpi_start(Op *op) {
     Comm *c = op->comm;
     void *x = op->x.data;
@@ -244,22 +241,15 @@ static void mpi_start(Op *op) {
     }
 }
 
-static int mpi_progress(Op *op) {
-    Comm *c = op->comm;
-    if (!mpi_is_done(c, &op->send[0])) return 0;
-    char *x = (char *)op->x.data;
-    if (op->kind == OP_REDUCE_SCATTER && c->rank > 0) memcpy(x + c->rank * op->piece_bytes, x, (size_t)op->piece_bytes);
-    op->received = 1;
-    return 1;
-}
-
 /* --- every op ----------------------------------------------------------------------------------------------------- */
 
-/* Posts the sends that are ready. The chunks of a tree sum, of a message, and of a ring's first step are ready at the
- * start. A chunk of a later ring step is ready once it has been received. */
-static void post_sends(Op *op) {
-    Comm   *c = op->comm;
-    int     is_tree = op->kind == OP_TREE_SUM;
+static void post(Op *op) {
+    Comm *c = op->comm;
+    int   is_tree = op->kind == OP_TREE_SUM;
+    if (is_tree) tree_post_receives(op);
+    else post_receives(op);
+    /* The chunks of a tree sum, of a message, and of a ring's first step can be sent at the start. A chunk of a later
+     * ring step can be sent once it has been received. */
     int64_t ready = is_tree ? op->to_send : smaller_of(op->to_send, op->received + op->chunks);
     for (; op->sends < ready && op->sends < op->sent + SENDS; op->sends++) {
         Chunk chunk = is_tree ? tree_chunk_of(op, op->sends) : chunk_of(op, op->sends, SENT);
@@ -267,12 +257,6 @@ static void post_sends(Op *op) {
                                       &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
-}
-
-static void post(Op *op) {
-    if (op->kind == OP_TREE_SUM) tree_post_receives(op);
-    else post_receives(op);
-    post_sends(op);
 }
 
 void op_start(Op *op) {
@@ -288,12 +272,20 @@ void op_start(Op *op) {
 /* Tests sends only when they block progress. A test of an MPI request that is not complete costs a pass of MPI's
  * progress engine, and a yield if MPI is set to yield. */
 int op_progress(Op *op) {
-    if (op->by == COMM_MPI) return mpi_progress(op);
+    Comm *c = op->comm;
+    if (op->by == COMM_MPI) {
+        if (!mpi_is_done(c, &op->send[0])) return 0;
+        char *x = (char *)op->x.data;
+        if (op->kind == OP_REDUCE_SCATTER && c->rank > 0)
+            memcpy(x + c->rank * op->piece_bytes, x, (size_t)op->piece_bytes);
+        op->received = 1;
+        return 1;
+    }
     for (int moved = 0;; moved = 1) {
         post(op);
         int sends_matter = op->received == op->receives || op->sends == op->sent + SENDS;
         if (op->kind == OP_TREE_SUM ? tree_take_chunk(op) : take_message(op)) continue;
-        if (!sends_matter || op->sent == op->sends || !mpi_is_done(op->comm, &op->send[op->sent % SENDS])) return moved;
+        if (!sends_matter || op->sent == op->sends || !mpi_is_done(c, &op->send[op->sent % SENDS])) return moved;
         op->sent++;
     }
 }

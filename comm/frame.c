@@ -76,28 +76,18 @@ int64_t frame_value_bytes(FrameType type, int64_t elems) {
     }
 }
 
-/* Returns the scale max|value| / 127 with which a block of values becomes int8, and 1/scale in *inverse. The scale is
- * NaN if a value is not finite. */
-static float scale_of(const float *values, int64_t elems, float *inverse) {
-    float most = 0;
-    int   is_finite = 1;
-    for (int64_t i = 0; i < elems; i++) {
-        is_finite &= isfinite(values[i]) != 0;
-        most = fmaxf(most, fabsf(values[i]));
-    }
-    float scale = is_finite ? most / 127 : NAN;
-    *inverse = 1 / scale;
-    if (is_finite && isfinite(*inverse)) return scale;
-    *inverse = 0;
-    return is_finite ? 0 : NAN; /* returns scale 0 if the values are so small that 1/scale overflows; all values of the
-                                 * block then become 0 */
-}
-
+/* Each block of values has the scale max|value| / 127, which is NaN if a value is not finite. */
 static void pack_int8(uint8_t *at, const float *values, int64_t elems) {
     for (int64_t from = 0, n; from < elems; from += n, at += 4 + n) {
-        float inverse;
+        float most = 0;
+        int   is_finite = 1;
         n = smaller_of(elems - from, INT8_BLOCK);
-        float scale = scale_of(values + from, n, &inverse);
+        for (int64_t i = 0; i < n; i++) {
+            is_finite &= isfinite(values[from + i]) != 0;
+            most = fmaxf(most, fabsf(values[from + i]));
+        }
+        float scale = is_finite ? most / 127 : NAN, inverse = 1 / scale;
+        if (is_finite && !isfinite(inverse)) scale = inverse = 0; /* the values are too small: all become 0 */
         memcpy(at, &scale, 4);
         int8_t *out = (int8_t *)at + 4;
         for (int64_t i = 0; i < n; i++)

@@ -48,14 +48,6 @@ int key_make(const char *path, char fault[KEY_FAULT_BYTES]) {
                       io_error_text(error));
 }
 
-/* Parses the hex digits of a key, which may be followed by one end of line. Returns 1, or 0 if the text is no key. */
-static int parse_key(const char *text, int64_t bytes, Key *key) {
-    if (bytes != DIGITS && !(bytes == DIGITS + 1 && text[DIGITS] == '\n')) return 0;
-    if (strspn(text, "0123456789abcdefABCDEF") != DIGITS) return 0;
-    for (int i = 0; i < KEY_BYTES; i++) sscanf(text + 2 * i, "%2hhx", &key->bytes[i]);
-    return 1;
-}
-
 int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
     struct stat st;
     char       *text = NULL;
@@ -76,7 +68,10 @@ int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
     if (bytes < 0 && bytes != -EFBIG)
         return fault_text(fault, KEY_FAULT_BYTES, EXIT_IO, "the key file %s (outer.key) cannot be read: %s", path,
                           io_error_text((int)bytes));
-    int is_key = bytes >= 0 && parse_key(text, bytes, key);
+    /* an end of line may follow the digits */
+    int is_key = (bytes == DIGITS || (bytes == DIGITS + 1 && text[DIGITS] == '\n')) &&
+                 strspn(text, "0123456789abcdefABCDEF") == DIGITS;
+    for (int i = 0; is_key && i < KEY_BYTES; i++) sscanf(text + 2 * i, "%2hhx", &key->bytes[i]);
     if (bytes > 0) explicit_bzero(text, (size_t)bytes);
     free(text);
     if (is_key) return 0;

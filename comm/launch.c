@@ -117,22 +117,19 @@ typedef struct Masks {
                             * bound */
 } Masks;
 
-/* Returns the core that a processor (hardware thread) belongs to. The core's number is that of its first hardware
- * thread. */
-static int read_core(int cpu) {
-    char path[96];
-    int  first;
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-    return scan_file(path, "%d", &first) == 1 && first >= 0 && first < CPU_SETSIZE ? first : cpu;
-}
-
-/* Returns the cores of a set of processors. core_of [cpu] caches the core of each processor; below 0 means not read
- * yet. */
+/* Returns the cores of a set of processors (hardware threads). The number of a core is that of its first processor.
+ * core_of [cpu] caches the core of each processor; below 0 means not read yet. */
 static cpu_set_t cores_of(const cpu_set_t *set, int core_of[CPU_SETSIZE]) {
     cpu_set_t cores = {{0}};
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, set)) continue;
-        if (core_of[cpu] < 0) core_of[cpu] = read_core(cpu);
+        if (core_of[cpu] < 0) {
+            char path[96];
+            int  first;
+            snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+            int is_read = scan_file(path, "%d", &first) == 1 && first >= 0 && first < CPU_SETSIZE;
+            core_of[cpu] = is_read ? first : cpu;
+        }
         CPU_SET(core_of[cpu], &cores);
     }
     return cores;

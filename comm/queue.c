@@ -5,7 +5,6 @@
  * instead.
  */
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/internal.h"
@@ -66,16 +65,6 @@ static void begin_those_ready(World *w) {
         int        has_messages = op->messages + op->to_send > 0;
         if (trace && has_messages && trace->first_send_ms == 0) trace->first_send_ms = clock_ms();
     }
-}
-
-static void stage_nodes(Comm *c, Op *op, const Tensor *nodes) {
-    int last = c->tree->mine - 1;
-    for (int k = 0; k < last; k++) {
-        Tensor node = nodes[k];
-        op->node_staged[k] = staging_in(c, OP_TREE_SUM, &node);
-        op->node[k] = (float *)node.data;
-    }
-    op->node[last] = (float *)op->x.data;
 }
 
 /* Returns the elements of one rank's piece of x. Pieces are equal, except in an all-reduce whose length is no multiple
@@ -145,7 +134,14 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
         op->after_number = after ? after->started : 0;
         op->way = way == 0 ? 1 : -1;
         op->piece_bytes = piece_elems(c, x) * (int64_t)dtype_bytes(x.type);
-        if (kind == OP_TREE_SUM) stage_nodes(c, op, nodes);
+        if (kind != OP_TREE_SUM) continue;
+        int last = c->tree->mine - 1;
+        for (int k = 0; k < last; k++) {
+            Tensor node = nodes[k];
+            op->node_staged[k] = staging_in(c, OP_TREE_SUM, &node);
+            op->node[k] = (float *)node.data;
+        }
+        op->node[last] = (float *)op->x.data;
     }
 }
 

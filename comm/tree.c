@@ -5,16 +5,16 @@
 #include "comm/internal.h"
 #include "core/error.h"
 
-static int are_halves(TreeNode a, TreeNode b) {
-    return a.leaves == b.leaves && a.first + a.leaves == b.first && a.first % (2 * a.leaves) == 0;
-}
-
 int tree_push(TreeNodes *t, TreeNode node) {
     CHECK(t->count < TREE_MOST, "more than %d nodes", TREE_MOST);
     int joined = 0;
     t->node[t->count++] = node;
-    for (; t->count > 1 && are_halves(t->node[t->count - 2], t->node[t->count - 1]); joined++)
+    for (; t->count > 1; joined++) {
+        TreeNode a = t->node[t->count - 2], b = t->node[t->count - 1];
+        int      are_halves = a.leaves == b.leaves && a.first + a.leaves == b.first && a.first % (2 * a.leaves) == 0;
+        if (!are_halves) break;
         t->node[--t->count - 1].leaves *= 2;
+    }
     return joined;
 }
 

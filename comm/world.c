@@ -32,17 +32,6 @@ void world_tell_neighbours(void) {
         if (r != w->local_rank) sigqueue(w->neighbour[r], SIGCONT, (union sigval){.sival_int = w->local_rank});
 }
 
-/* Collects the process ids of the ranks of this host. Forgets them if one cannot be seen, as from another container. */
-static void meet_neighbours(World *w) {
-    pid_t mine = getpid();
-    w->neighbour = xmalloc(sizeof *w->neighbour * (size_t)w->local_size, "the ranks of a host");
-    world_local_all_gather(w, &mine, w->neighbour, sizeof mine);
-    joined = w;
-    if (!world_neighbour_is_gone(w)) return;
-    free(w->neighbour);
-    w->neighbour = NULL;
-}
-
 /* Reads the state of a process from /proc/PID/stat: "12 (name) T ...", where the name may hold any character. Reads
  * without stdio, because the watchdog calls this function. */
 ProcessState world_neighbour(const World *w, int local) {
@@ -99,7 +88,14 @@ World *world_join(Launch launch) {
         gethostname(w->host[0], HOST_CHARS - 1);
     }
     failpoint_done(f);
-    meet_neighbours(w);
+    pid_t mine = getpid();
+    w->neighbour = xmalloc(sizeof *w->neighbour * (size_t)w->local_size, "the ranks of a host");
+    world_local_all_gather(w, &mine, w->neighbour, sizeof mine);
+    joined = w;
+    if (world_neighbour_is_gone(w)) { /* forgets the process ids if one cannot be seen, as from another container */
+        free(w->neighbour);
+        w->neighbour = NULL;
+    }
     w->yields = w->local_size > launch_read_masks(w) && !set_to_one("OMPI_MCA_mpi_oversubscribe") &&
                 !set_to_one("OMPI_MCA_mpi_yield_when_idle");
     w->all = comm_make(w, "all");

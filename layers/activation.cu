@@ -91,25 +91,21 @@ KERNEL activation_backward_sums_kernel(T *dx, float *sums, const T *dy, const T 
     strip_sums(sum, M, [=](int64_t at, float total) { sums[(int64_t)blockIdx.y * M + at] = total; });
 }
 
-static void backward_with_sums(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
-    int64_t N = x.dim[0], M = x.dim[1], parts = sum_parts_of(N);
-    size_t  mark = arena_mark(&s->scratch);
-    float  *partial = (float *)arena_take(&s->scratch, bias_scratch_bytes(N, M));
-    DISPATCH_ACTIVATION(kind, K, DISPATCH_ACT(x.type, T,
-        DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {dx.data, dy.data, x.data}), W,
-            LAUNCH_EARLY((activation_backward_sums_kernel<K, T, W>),
-                         dim3((unsigned)blocks_for(M, WARP * W), (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s,
-                         ptr<T>(dx), partial, ptr<T>(dy), ptr<T>(x), N, sum_rows_of(N), M))));
-    column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
-    arena_release(&s->scratch, mark);
-}
-
 void activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     int64_t n = tensor_elems(x);
     int     is_dry = activation_backward_contract(s, dx, dbias, dy, x, NULL);
     if (n == 0) return;
     if (!tensor_is_none(dbias)) {
-        backward_with_sums(s, kind, dx, dbias, dy, x);
+        int64_t N = x.dim[0], M = x.dim[1], parts = sum_parts_of(N);
+        size_t  mark = arena_mark(&s->scratch);
+        float  *partial = (float *)arena_take(&s->scratch, bias_scratch_bytes(N, M));
+        DISPATCH_ACTIVATION(kind, K, DISPATCH_ACT(x.type, T,
+            DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {dx.data, dy.data, x.data}), W,
+                LAUNCH_EARLY((activation_backward_sums_kernel<K, T, W>),
+                             dim3((unsigned)blocks_for(M, WARP * W), (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s,
+                             ptr<T>(dx), partial, ptr<T>(dy), ptr<T>(x), N, sum_rows_of(N), M))));
+        column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
+        arena_release(&s->scratch, mark);
         return;
     }
     if (is_dry) return;

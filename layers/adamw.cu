@@ -18,14 +18,6 @@ template <typename T> struct Piece {
     unsigned     first_unit;
 };
 
-DEVICE void adamw_element(float &p, float &m, float &v, float grad, SpanFactors own, const Factors &f) {
-    float g = grad * f.grad_scale;
-    m = fmaf(f.beta1, m, f.one_minus_beta1 * g);
-    v = fmaf(f.beta2, v, f.one_minus_beta2 * (g * g));
-    float step = fmaf(own.decay, p, m * f.m_correction / (sqrtf(v * f.v_correction) + f.eps));
-    p = fmaf(-own.learning_rate, step, p);
-}
-
 /* Updates the parameters of all pieces. Each thread updates W elements of its block's piece, with four loads in flight
  * at once. grid the sum of ceil(n / (THREADS W)), no shared memory. Bound by memory: 28 bytes an element, 30 with a
  * 16-bit working copy. */
@@ -39,7 +31,14 @@ KERNEL adamw_kernel(const __grid_constant__ Pieces<Piece<T>, MOST_PIECES> all, F
                    m4 = pack_load_part<float, W, ONCE>(k.m + i, k.n - i);
     Pack<float, W> v4 = pack_load_part<float, W, ONCE>(k.v + i, k.n - i),
                    g4 = pack_load_part<float, W, ONCE>(k.grad + i, k.n - i);
-    for (int j = 0; j < W; j++) adamw_element(p4.v[j], m4.v[j], v4.v[j], g4.v[j], k.own, f);
+    for (int j = 0; j < W; j++) {
+        float &p = p4.v[j], &m = m4.v[j], &v = v4.v[j];
+        float  g = g4.v[j] * f.grad_scale;
+        m = fmaf(f.beta1, m, f.one_minus_beta1 * g);
+        v = fmaf(f.beta2, v, f.one_minus_beta2 * (g * g));
+        float step = fmaf(k.own.decay, p, m * f.m_correction / (sqrtf(v * f.v_correction) + f.eps));
+        p = fmaf(-k.own.learning_rate, step, p);
+    }
     pack_store_part<ONCE>(k.master + i, p4, k.n - i);
     pack_store_part<ONCE>(k.m + i, m4, k.n - i);
     pack_store_part<ONCE>(k.v + i, v4, k.n - i);

@@ -30,13 +30,6 @@ static void expect_tokens(Tensor tokens, int64_t rows) {
               (long long)rows);
 }
 
-/* Sets y = a + b. Each of a and b may be NULL. All have C elements. */
-static void set_row(DType type, void *y, const void *a, const void *b, int64_t C) {
-    if (a && b) add_two_rows(type, y, a, b, C);
-    else if (a || b) memcpy(y, a ? a : b, (size_t)C * dtype_bytes(type));
-    else memset(y, 0, (size_t)C * dtype_bytes(type));
-}
-
 /* Returns the position at which row n's document begins. */
 static int64_t start_of(Tensor starts, int64_t n) {
     return tensor_is_none(starts) ? 0 : ((const int32_t *)starts.data)[n];
@@ -50,9 +43,14 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
     Positions p = positions_of(context, T);
     const int32_t *token = (const int32_t *)tokens.data;
     #pragma omp parallel for schedule(static)
-    for (int64_t n = 0; n < B * T; n++)
-        set_row(y.type, tensor_rows(y, n, 1).data, token[n] < wte.dim[0] ? tensor_rows(wte, token[n], 1).data : NULL,
-                tensor_is_none(wpe) ? NULL : tensor_rows(wpe, POSITION_OF(p, n % T) - start_of(starts, n), 1).data, C);
+    for (int64_t n = 0; n < B * T; n++) {
+        void       *out = tensor_rows(y, n, 1).data;
+        const void *a = token[n] < wte.dim[0] ? tensor_rows(wte, token[n], 1).data : NULL, *b = NULL;
+        if (!tensor_is_none(wpe)) b = tensor_rows(wpe, POSITION_OF(p, n % T) - start_of(starts, n), 1).data;
+        if (a && b) add_two_rows(y.type, out, a, b, C);
+        else if (a || b) memcpy(out, a ? a : b, (size_t)C * dtype_bytes(y.type));
+        else memset(out, 0, (size_t)C * dtype_bytes(y.type));
+    }
 }
 
 void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts,

@@ -2,7 +2,6 @@
  * owns a token or a row. The products of the experts follow one another. The host reads how many rows each expert has,
  * because its memory holds the tensors. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
@@ -24,14 +23,6 @@ ACT_KERNEL(combine_row, (DType type, RowSum r, int64_t n), r, n)
 
 #if SIMD_HOST
 /* --- router ------------------------------------------------------------------------------------------------------- */
-
-/* Sets p[E] to the softmax of row n. */
-static void softmax_row(float *p, Tensor logits, int64_t n, int64_t E) {
-    float most = -INFINITY, sum = 0.0f;
-    for (int64_t e = 0; e < E; e++) most = fmaxf(most, act_get(logits.data, n * E + e, logits.type));
-    for (int64_t e = 0; e < E; e++) sum += p[e] = expf(act_get(logits.data, n * E + e, logits.type) - most);
-    for (int64_t e = 0; e < E; e++) p[e] /= sum;
-}
 
 /* Returns the expert that follows `last` in the order of scores: the one with the largest score that is less, or equal
  * with a higher number. */
@@ -57,7 +48,10 @@ void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight,
         float   *p = (float *)probability.data + n * E, *w = (float *)weight.data + n * k, sum = 0.0f;
         int32_t *chosen = (int32_t *)expert.data + n * k;
         Pick     pick = {INFINITY, -1};
-        softmax_row(p, logits, n, E);
+        float    most = -INFINITY, total = 0.0f;
+        for (int64_t e = 0; e < E; e++) most = fmaxf(most, act_get(logits.data, n * E + e, logits.type));
+        for (int64_t e = 0; e < E; e++) total += p[e] = expf(act_get(logits.data, n * E + e, logits.type) - most);
+        for (int64_t e = 0; e < E; e++) p[e] /= total;
         for (int64_t j = 0; j < k; j++) {
             pick = next_pick(p, bias, E, pick);
             chosen[j] = pick.expert;

@@ -90,16 +90,6 @@ DEVICE Work work_of(const GemmCall &g, int i) {
 DEVICE int first_work(const GemmCall &g) { return (int)blockIdx.x / g.cluster; }
 DEVICE int work_stride(const GemmCall &g) { return (int)gridDim.x / g.cluster; }
 
-DEVICE void barriers_init(GemmShared *s, int cluster) {
-    for (int i = 0; i < STAGES; i++) {
-        mbarrier_init(&s->full[i], 1);
-        mbarrier_init(&s->empty[i], (unsigned)(4 * cluster)); /* counts the 4 warps of each block of the cluster that
-                                                               * read the stage */
-    }
-    for (int i = 0; i < MATH_WARPS; i++) mbarrier_init(&s->read[i], 1);
-    mbarrier_init_fence();
-}
-
 /* --- loading: one thread ------------------------------------------------------------------------------------------ */
 
 /* Loads the square at `across` (along m or n) and `k`, into this block, or into both blocks of a cluster. by_lines: k
@@ -421,7 +411,15 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1)
 #ifdef PTX_HOPPER
     SMEM_DYN(GemmShared, s);
     tiles_aligned(s);
-    if (threadIdx.x == 0) barriers_init(s, g.cluster);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(&s->full[i], 1);
+            mbarrier_init(&s->empty[i], (unsigned)(4 * g.cluster)); /* counts the 4 warps of each block of the cluster
+                                                                     * that read the stage */
+        }
+        for (int i = 0; i < MATH_WARPS; i++) mbarrier_init(&s->read[i], 1);
+        mbarrier_init_fence();
+    }
     __syncwarp();
     cluster_arrive_relaxed();
     cluster_wait(); /* after this both blocks of the cluster may use the mbarriers */

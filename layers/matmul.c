@@ -269,60 +269,6 @@ static void product_by_sgemm(Matmul p) {
                       (const float *)p.a.data, p.a.ld, (const float *)p.b.data, p.b.ld, add, c, p.c.ld));
 }
 
-/* --- panels ------------------------------------------------------------------------------------------------------- */
-
-/* Writes the rows x columns panel of x at (row, column) to y as f32, in x's order. */
-static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
-    int64_t lines = x.order == PLAIN ? rows : columns, first_line = x.order == PLAIN ? row : column;
-    int64_t length = x.order == PLAIN ? columns : rows, first = x.order == PLAIN ? column : row;
-    #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < lines; i++)
-        widen_row(y + i * length, (const uint16_t *)x.data + (first_line + i) * x.ld + first, length);
-    return (Matrix){y, F32, length, x.order};
-}
-
-/* Writes a panel like widen_panel, but always PLAIN, because sgemm is fastest with a PLAIN b. */
-static Matrix widen_panel_plain(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
-    if (x.order == PLAIN) return widen_panel(y, x, row, column, rows, columns);
-    #pragma omp parallel for schedule(static)
-    for (int64_t j = 0; j < columns; j += LANES)
-        turn(BF16, y + j, columns, (const uint16_t *)x.data + (column + j) * x.ld + row, x.ld,
-             smaller_of(columns - j, LANES), rows);
-    return (Matrix){y, F32, columns, PLAIN};
-}
-
-static void product_in_f32(Stream *s, Matmul p);
-
-static void product_by_panels(Stream *s, Matmul p) {
-    int64_t m = smaller_of(p.m, PANEL_M), n = smaller_of(p.n, PANEL_N), k = smaller_of(p.k, PANEL_K);
-    size_t  mark = arena_mark(&s->scratch);
-    float  *a = (float *)arena_take(&s->scratch, (size_t)(m * k) * sizeof(float));
-    float  *b = (float *)arena_take(&s->scratch, (size_t)(k * n) * sizeof(float));
-    float  *c = (float *)arena_take(&s->scratch, (size_t)(p.c.type == BF16 ? m * n : 0) * sizeof(float));
-    Matmul  q = {.bias = NULL};
-    for (int64_t j = 0; j < p.n && !s->ledger; j += PANEL_N) {
-        q.n = smaller_of(p.n - j, PANEL_N);
-        for (int64_t i = 0; i < p.m; i += PANEL_M) {
-            q.m = smaller_of(p.m - i, PANEL_M);
-            q.c = (Matrix){c, F32, q.n, PLAIN};
-            if (p.c.type == F32) q.c = (Matrix){(float *)p.c.data + i * p.c.ld + j, F32, p.c.ld, PLAIN};
-            for (int64_t l = 0; l < p.k; l += PANEL_K) {
-                q.k = smaller_of(p.k - l, PANEL_K);
-                q.write = l > 0 ? MATMUL_ADD : p.write;
-                q.a = widen_panel(a, p.a, i, l, q.m, q.k);
-                if (i == 0 || p.k > PANEL_K) q.b = widen_panel_plain(b, p.b, l, j, q.k, q.n);
-                product_in_f32(s, q);
-            }
-            if (p.c.type == F32) continue;
-            const uint16_t *bias = p.bias ? (const uint16_t *)p.bias + j : NULL;
-            #pragma omp parallel for schedule(static)
-            for (int64_t r = 0; r < q.m; r++)
-                narrow_row((uint16_t *)p.c.data + (i + r) * p.c.ld + j, c + r * q.n, bias, q.n);
-        }
-    }
-    arena_release(&s->scratch, mark);
-}
-
 /* --- tiles: the same bits for any number of threads --------------------------------------------------------------- */
 
 /* TILE_M x TILE_N is the largest tile. STRIP_M x STRIP_K is the largest strip of a transposed a, which is transposed
@@ -360,16 +306,6 @@ static Matmul tile_of(Matmul p, Cut cut, int64_t tile) {
     return p;
 }
 
-/* Makes a buffer for each thread, at first use, for a transposed copy of a strip of a. sgemm is slow where it packs a
- * narrow strip of a transposed a. */
-static void make_strips(int threads) {
-    if (threads <= onednn.strips) return;
-    onednn.strip = xrealloc(onednn.strip, sizeof *onednn.strip * (size_t)threads, "the threads' parts of a matrix");
-    for (; onednn.strips < threads; onednn.strips++)
-        onednn.strip[onednn.strips] =
-            device_alloc_host(sizeof(float) * STRIP_M * STRIP_K, "the threads' parts of a matrix");
-}
-
 static void turned_tile(Matmul p, float *strip) {
     Matmul q = p;
     for (int64_t l = 0; l < p.k; l += STRIP_K) {
@@ -383,10 +319,16 @@ static void turned_tile(Matmul p, float *strip) {
 }
 
 static void product_by_f32_tiles(Matmul p) {
-    int     turned = p.a.order == TRANSPOSED && !p.bias;
-    Cut     cut = cut_of(p, turned ? STRIP_M : TILE_M);
+    int turned = p.a.order == TRANSPOSED && !p.bias, threads = omp_get_max_threads();
+    Cut cut = cut_of(p, turned ? STRIP_M : TILE_M);
     onednn_open();
-    make_strips(omp_get_max_threads());
+    /* At first use each thread gets a buffer for a transposed copy of a strip of a. sgemm is slow where it packs a
+     * narrow strip of a transposed a. */
+    if (threads > onednn.strips)
+        onednn.strip = xrealloc(onednn.strip, sizeof *onednn.strip * (size_t)threads, "the threads' parts of a matrix");
+    for (; onednn.strips < threads; onednn.strips++)
+        onednn.strip[onednn.strips] =
+            device_alloc_host(sizeof(float) * STRIP_M * STRIP_K, "the threads' parts of a matrix");
     #pragma omp parallel
     {
         omp_set_num_threads(1); /* each oneDNN call inside uses one thread, even if the team is one thread */
@@ -433,8 +375,6 @@ static void product_by_primitive_tiles(Stream *s, Matmul p) {
     arena_release(&s->scratch, mark);
 }
 
-/* --- the product -------------------------------------------------------------------------------------------------- */
-
 /* Computes a product of f32 matrices by sgemm. Does nothing on a dry stream, because sgemm takes no scratch. */
 static void product_in_f32(Stream *s, Matmul p) {
     if (s->ledger) return;
@@ -446,6 +386,60 @@ static void product_in_bf16(Stream *s, Matmul p) {
     if (s->any_threads) product_by_primitive_tiles(s, p);
     else product_by_primitive(s, p);
 }
+
+/* --- panels ------------------------------------------------------------------------------------------------------- */
+
+/* Writes the rows x columns panel of x at (row, column) to y as f32, in x's order. */
+static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
+    int64_t lines = x.order == PLAIN ? rows : columns, first_line = x.order == PLAIN ? row : column;
+    int64_t length = x.order == PLAIN ? columns : rows, first = x.order == PLAIN ? column : row;
+    #pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < lines; i++)
+        widen_row(y + i * length, (const uint16_t *)x.data + (first_line + i) * x.ld + first, length);
+    return (Matrix){y, F32, length, x.order};
+}
+
+/* Writes a panel like widen_panel, but always PLAIN, because sgemm is fastest with a PLAIN b. */
+static Matrix widen_panel_plain(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
+    if (x.order == PLAIN) return widen_panel(y, x, row, column, rows, columns);
+    #pragma omp parallel for schedule(static)
+    for (int64_t j = 0; j < columns; j += LANES)
+        turn(BF16, y + j, columns, (const uint16_t *)x.data + (column + j) * x.ld + row, x.ld,
+             smaller_of(columns - j, LANES), rows);
+    return (Matrix){y, F32, columns, PLAIN};
+}
+
+static void product_by_panels(Stream *s, Matmul p) {
+    int64_t m = smaller_of(p.m, PANEL_M), n = smaller_of(p.n, PANEL_N), k = smaller_of(p.k, PANEL_K);
+    size_t  mark = arena_mark(&s->scratch);
+    float  *a = (float *)arena_take(&s->scratch, (size_t)(m * k) * sizeof(float));
+    float  *b = (float *)arena_take(&s->scratch, (size_t)(k * n) * sizeof(float));
+    float  *c = (float *)arena_take(&s->scratch, (size_t)(p.c.type == BF16 ? m * n : 0) * sizeof(float));
+    Matmul  q = {.bias = NULL};
+    for (int64_t j = 0; j < p.n && !s->ledger; j += PANEL_N) {
+        q.n = smaller_of(p.n - j, PANEL_N);
+        for (int64_t i = 0; i < p.m; i += PANEL_M) {
+            q.m = smaller_of(p.m - i, PANEL_M);
+            q.c = (Matrix){c, F32, q.n, PLAIN};
+            if (p.c.type == F32) q.c = (Matrix){(float *)p.c.data + i * p.c.ld + j, F32, p.c.ld, PLAIN};
+            for (int64_t l = 0; l < p.k; l += PANEL_K) {
+                q.k = smaller_of(p.k - l, PANEL_K);
+                q.write = l > 0 ? MATMUL_ADD : p.write;
+                q.a = widen_panel(a, p.a, i, l, q.m, q.k);
+                if (i == 0 || p.k > PANEL_K) q.b = widen_panel_plain(b, p.b, l, j, q.k, q.n);
+                product_in_f32(s, q);
+            }
+            if (p.c.type == F32) continue;
+            const uint16_t *bias = p.bias ? (const uint16_t *)p.bias + j : NULL;
+            #pragma omp parallel for schedule(static)
+            for (int64_t r = 0; r < q.m; r++)
+                narrow_row((uint16_t *)p.c.data + (i + r) * p.c.ld + j, c + r * q.n, bias, q.n);
+        }
+    }
+    arena_release(&s->scratch, mark);
+}
+
+/* --- the product -------------------------------------------------------------------------------------------------- */
 
 void matmul(Stream *s, Matmul p) {
     int types_fit = p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) &&

@@ -2,8 +2,6 @@
  * ranks, products. */
 #include "model/block.h"
 
-#include <stdlib.h>
-
 #include "core/error.h"
 #include "layers/layers.h"
 

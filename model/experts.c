@@ -178,17 +178,6 @@ static void travel(const BlockRun *r, const Ends *t, int tensors, Way way, int r
 
 /* --- the experts' work on a round's rows -------------------------------------------------------------------------- */
 
-/* Writes to x->first_here, for each of this rank's experts, the index of its first row among the rows of a round. */
-static void take_first(const BlockRun *r, const ExpertActs *x, int round) {
-    ExpertRanks *p = r->experts;
-    int64_t      each = experts_each(p), from = comm_rank(p->comm) * each, at = -round * p->room, n = rows_in(r, round);
-    for (int64_t e = 0; e <= each; e++) {
-        p->first[e] = (int32_t)(at < 0 ? 0 : at < n ? at : n);
-        for (int i = 0; e < each && i < comm_size(p->comm); i++) at += r->expert_rows[i * p->experts + from + e];
-    }
-    if (!r->s->ledger) device_from_host(r->s, tensor_slice(x->first_here, 0, each + 1), p->first);
-}
-
 static Tensor weights_of(Tensor t, int64_t n) { return tensor_2d(t.data, F32, n, 1); }
 
 /* Returns the tensors with the first n rows that this rank computes in a round. */
@@ -218,9 +207,14 @@ static void measure_largest(const BlockRun *r, const ExpertActs *x, const Expert
 /* Sends the rows and weights of a round to the ranks of their experts. The experts of this rank then compute the round
  * up to SwiGLU. */
 static void begin_round(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, int round) {
-    Ends    ends[] = {{x->rows, x->rows_here}, {x->weight_rows, x->weight_here}};
-    int64_t n = rows_in(r, round);
-    take_first(r, x, round);
+    ExpertRanks *p = r->experts;
+    Ends         ends[] = {{x->rows, x->rows_here}, {x->weight_rows, x->weight_here}};
+    int64_t      each = experts_each(p), from = comm_rank(p->comm) * each, at = -round * p->room, n = rows_in(r, round);
+    for (int64_t e = 0; e <= each; e++) { /* index of the first row of each expert among the rows of this round */
+        p->first[e] = (int32_t)(at < 0 ? 0 : at < n ? at : n);
+        for (int i = 0; e < each && i < comm_size(p->comm); i++) at += r->expert_rows[i * p->experts + from + e];
+    }
+    if (!r->s->ledger) device_from_host(r->s, tensor_slice(x->first_here, 0, each + 1), p->first);
     travel(r, ends, 2, TO_EXPERTS, round);
     if (n == 0) return;
     gate_up(r, rows_here(r, x, n), w);

@@ -275,14 +275,6 @@ static void take_frequencies(Gpt *g, Stream *s) {
     g->has_frequencies = 1;
 }
 
-/* Copies the factor of the loss that balances experts to the device, if it has changed. */
-static void take_balance(Gpt *g, Stream *s, float grad_scale) {
-    float factor = (float)(g->shape.balance_rate * (double)grad_scale);
-    if (tensor_is_none(g->balance) || s->ledger || factor == g->balance_there) return;
-    device_from_host(s, g->balance, &factor);
-    g->balance_there = factor;
-}
-
 /* Returns the buffer for the column sums of dresidual where block l begins; l may be the part's end. Returns none
  * unless the block before l reads these sums, and block l or the final norm computes them. */
 static Tensor sums_at(const Gpt *g, const GptPart *part, int64_t l) {
@@ -366,13 +358,6 @@ static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParam
                       starts, context_part(g->context));
     Tensor rows = sum_rows(r, r->update);
     cast_forward(r->s, tensor_flat(entry), tensor_flat(rows));
-}
-
-static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *d) {
-    Tensor dy = gather_rows(r, r->dresidual, r->dbranch), tokens = batch.inputs;
-    if (g->tensor) tokens.data = own_tokens(g, r->s, batch.inputs, d->wte).data;
-    embedding_backward(r->s, d->wte, counted_once(r, d->wpe), dy, tokens, batch_starts(g, r->e),
-                       context_part(g->context));
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
@@ -498,18 +483,6 @@ void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out) {
     head_and_loss(g, &r, batch, PASS_TOKENS, 0.0f, out);
 }
 
-/* Returns the logits of one row of the final norm's output for the whole vocabulary, on every tensor rank. */
-static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
-    BlockRun r = block_run(g, s, batch_extent(g, batch));
-    int64_t  ranks = tensor_ranks(g), columns = g->logits.dim[1];
-    Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update), all = first_rows(g->logits, ranks);
-    linear_forward(s, g->tensor ? tensor_rows(all, comm_rank(g->tensor), 1) : all, tensor_rows(ln_f, row, 1),
-                   head_of(g, s, shards_need), tensor_none(), TRANSPOSED);
-    all = tensor_slice(all, 0, ranks * columns);
-    if (g->tensor) comm_all_gather(g->tensor, all);
-    return all;
-}
-
 /* Returns the context rank that has a row of the batch. On entry *row counts the rows of whole sequences. On return it
  * is the row's number on that rank. T: tokens of a sequence on one rank. */
 static int owner_of(const Gpt *g, int64_t T, int64_t *row) {
@@ -526,9 +499,14 @@ static int owner_of(const Gpt *g, int64_t T, int64_t *row) {
 }
 
 void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
-    int64_t V = g->shape.vocab_size;
-    int     owner = owner_of(g, batch.inputs.dim[1], &row);
-    Tensor  logits = logits_of_row(g, s, batch, row);
+    int64_t  V = g->shape.vocab_size, ranks = tensor_ranks(g);
+    int      owner = owner_of(g, batch.inputs.dim[1], &row);
+    BlockRun r = block_run(g, s, batch_extent(g, batch));
+    Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update), logits = first_rows(g->logits, ranks);
+    linear_forward(s, g->tensor ? tensor_rows(logits, comm_rank(g->tensor), 1) : logits, tensor_rows(ln_f, row, 1),
+                   head_of(g, s, shards_need), tensor_none(), TRANSPOSED);
+    logits = tensor_slice(logits, 0, ranks * logits.dim[1]);
+    if (g->tensor) comm_all_gather(g->tensor, logits);
     if (s->ledger) return;
     Tensor used = tensor_slice(logits, 0, V), host = used;
     /* 16-bit values are copied to the upper half of `out`. They are then widened to f32 from the front on, which never
@@ -543,20 +521,6 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* Computes the losses, and the backward of the head and of the final norm. */
-static void classify_backward(Gpt *g, BlockRun *r, Batch batch, float grad_scale, MicroBatch which) {
-    Stream *s = r->s;
-    Extent  e = r->e;
-    device_range_begin("head and classifier");
-    head_and_loss(g, r, batch, PASS_GRADIENT, grad_scale, NULL);
-    device_range_end();
-    const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
-    const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
-    r->entry_sums = sums_at(g, &g->part[g->parts - 1], g->shape.n_layer);
-    g->kind->final_backward(r, final_acts(g, e), sum_rows(r, r->dbranch), *final, *dfinal);
-    shards_done(g->shards, s, final_bucket(g), which);
-}
-
 void gpt_take_backward(Gpt *g, Stream *s, Batch batch) {
     Extent e = batch_extent(g, batch);
     cast_forward(s, tensor_flat(first_rows(g->dresidual, e.own)), tensor_flat(first_rows(g->backward_in, e.own)));
@@ -567,10 +531,23 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
     take_starts(g, s, e, batch);
     BlockRun r = block_run(g, s, e);
     Tape     t = {&g->part[part], tape};
-    take_balance(g, s, grad_scale);
-    if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);
-    /* with a tied embedding the head's gradient is now complete on a last stage that has no embedding */
-    if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which);
+    float    balance = (float)(g->shape.balance_rate * (double)grad_scale);
+    if (!tensor_is_none(g->balance) && !s->ledger && balance != g->balance_there) {
+        device_from_host(s, g->balance, &balance);
+        g->balance_there = balance;
+    }
+    if (t.part->classifies) {
+        device_range_begin("head and classifier");
+        head_and_loss(g, &r, batch, PASS_GRADIENT, grad_scale, NULL);
+        device_range_end();
+        const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
+        const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
+        r.entry_sums = sums_at(g, &g->part[g->parts - 1], g->shape.n_layer);
+        g->kind->final_backward(&r, final_acts(g, e), sum_rows(&r, r.dbranch), *final, *dfinal);
+        shards_done(g->shards, s, final_bucket(g), which);
+        /* with a tied embedding the head's gradient is now complete on a last stage that has no embedding */
+        if (!g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which);
+    }
     for (int64_t l = t.part->end - 1; l >= t.part->first; l--) {
         shards_need(g->shards, s, block_bucket(l)); /* waits for the weights outside of the CUDA graph, as in forward */
         if (l > t.part->first) shards_prefetch(g->shards, s, block_bucket(l - 1));
@@ -585,7 +562,10 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
         cast_forward(s, tensor_flat(first_rows(g->backward_out, e.own)), tensor_flat(r.dresidual));
         return;
     }
-    embed_backward(g, &r, batch, (const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET));
+    const EmbeddingParams *d = (const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET);
+    Tensor dy = gather_rows(&r, r.dresidual, r.dbranch), tokens = batch.inputs;
+    if (g->tensor) tokens.data = own_tokens(g, s, batch.inputs, d->wte).data;
+    embedding_backward(s, d->wte, counted_once(&r, d->wpe), dy, tokens, batch_starts(g, e), context_part(g->context));
     shards_done(g->shards, s, EMBEDDING_BUCKET, which);
 }
 

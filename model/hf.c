@@ -235,25 +235,21 @@ const HfFiles HF_GPT2 = {gpt2_text, gpt2_shape, gpt2_expect};
 /* Value of topk_method in DeepSeek-V3 for experts that are chosen with a bias. Qwen3MoeForCausalLM does not know it. */
 static const char WITH_BIAS[] = "noaux_tc";
 
-/* Writes the keys of config.json about experts. Every block has experts, so intermediate_size, the width of the MLP in
- * blocks without experts, is unused. */
-static void experts_text(ModelShape g, char *text, size_t room) {
-    snprintf(
-        text, room,
-        ",\n  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [],\n  \"num_experts\": %" PRId64
-        ",\n  \"num_experts_per_tok\": %" PRId64 ",\n  \"moe_intermediate_size\": %" PRId64
-        ",\n  \"norm_topk_prob\": %s,\n  \"output_router_logits\": false,\n  \"router_aux_loss_coef\": %.15g%s%s%s",
-        g.n_experts, g.top_k, g.n_expert_inner, g.norm_top_k ? "true" : "false",
-        g.balance == BALANCE_SWITCH ? g.balance_rate : 0.0, g.balance == BALANCE_BIAS ? ",\n  \"topk_method\": \"" : "",
-        g.balance == BALANCE_BIAS ? WITH_BIAS : "", g.balance == BALANCE_BIAS ? "\"" : "");
-}
-
 static int llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
     const HfClass *class = &CLASSES[g.arch];
     char           scaling[240] = "null", experts[420] = "";
     int64_t        inner = dim_size(DIM_FC, g);
     if (block_kind(g)->traits & HAS_EXPERTS) {
-        experts_text(g, experts, sizeof experts);
+        int has_bias = g.balance == BALANCE_BIAS;
+        snprintf(
+            experts, sizeof experts,
+            ",\n  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [],\n  \"num_experts\": %" PRId64
+            ",\n  \"num_experts_per_tok\": %" PRId64 ",\n  \"moe_intermediate_size\": %" PRId64
+            ",\n  \"norm_topk_prob\": %s,\n  \"output_router_logits\": false,\n  \"router_aux_loss_coef\": %.15g%s%s%s",
+            g.n_experts, g.top_k, g.n_expert_inner, g.norm_top_k ? "true" : "false",
+            g.balance == BALANCE_SWITCH ? g.balance_rate : 0.0, has_bias ? ",\n  \"topk_method\": \"" : "",
+            has_bias ? WITH_BIAS : "", has_bias ? "\"" : "");
+        /* unused: every block has experts, and this is the width of the MLP in blocks without experts */
         inner = g.top_k * g.n_expert_inner;
     }
     if (g.rope_factor != 0.0)
@@ -498,19 +494,18 @@ static void expect_object(const cJSON *config, const char *path) {
              path);
 }
 
-/* Returns the functions that read this config.json, by its model_type. A file without one is read as gpt2. */
-static const HfFiles *files_of(const cJSON *config, const char *path) {
-    const cJSON *type = json_member(config, "model_type");
-    expect_object(config, path);
-    if (arch_of(config) >= 0) return block_kind((ModelShape){.arch = arch_of(config)})->files;
-    if (!type) expect_architecture(config, path, ARCH_GPT2);
-    if (type) hf_refuse_key(path, type, "only gpt2, llama, qwen3 and qwen3_moe are supported: use a model of one of "
-                            "these kinds");
-    return &HF_GPT2;
-}
-
 ModelShape hf_config_shape(const cJSON *config, const char *path) {
-    ModelShape shape = files_of(config, path)->shape(config, path);
+    expect_object(config, path);
+    const cJSON *type = json_member(config, "model_type");
+    int          arch = arch_of(config);
+    if (arch < 0 && type)
+        hf_refuse_key(path, type, "only gpt2, llama, qwen3 and qwen3_moe are supported: use a model of one of these "
+                      "kinds");
+    if (arch < 0) { /* a file without a model_type is read as gpt2 */
+        arch = ARCH_GPT2;
+        expect_architecture(config, path, arch);
+    }
+    ModelShape shape = block_kind((ModelShape){.arch = arch})->files->shape(config, path);
     shape.logit_softcap = hf_softcap_of(config, path);
     return shape;
 }

@@ -217,19 +217,6 @@ void hf_members_check_rope(const cJSON *rope, const char *path) {
     check(ROPE_MEMBERS, rope, what, path, ARCH_LLAMA);
 }
 
-/* Writes to the message one setting that `sample` does not use, with its value and the option of `sample` that does the
- * same. */
-static void tell_unused(FILE *out, int count, const cJSON *item, const char *key) {
-    char shown[SHOWN_BYTES], name[100];
-    snprintf(name, sizeof name, "%.90s", item->string);
-    fprintf(out, "%s%s %s", count > 1 ? ", " : "", name, value_text(item, shown));
-    if (!key) fputs(" (not known here)", out);
-    else if (!*key) fputs(" (not computed here)", out);
-    else if (strcmp(name, "do_sample") == 0) fputs(" (temperature=0)", out);
-    else if (cJSON_IsNumber(item)) fprintf(out, " (%s=%s)", key, shown);
-    else fprintf(out, " (%s=)", key);
-}
-
 char *hf_generation_unused(const cJSON *config, const char *const *given, int is_own_file) {
     enum { NAMED = 12 };
     char  *text = NULL;
@@ -242,8 +229,16 @@ char *hf_generation_unused(const cJSON *config, const char *const *given, int is
         if (is_known && (!GENERATION[i].idle || is_among(item, GENERATION[i].idle))) continue;
         int is_given = 0;
         for (const char *const *key = given; is_known && *key; key++) is_given |= strcmp(*key, GENERATION[i].key) == 0;
-        if (is_given) continue;
-        if (++count <= NAMED) tell_unused(out, count, item, is_known ? GENERATION[i].key : NULL);
+        if (is_given || ++count > NAMED) continue;
+        const char *option = is_known ? GENERATION[i].key : NULL; /* the option of `sample` that does the same */
+        char        shown[SHOWN_BYTES], name[100];
+        snprintf(name, sizeof name, "%.90s", item->string);
+        fprintf(out, "%s%s %s", count > 1 ? ", " : "", name, value_text(item, shown));
+        if (!option) fputs(" (not known here)", out);
+        else if (!*option) fputs(" (not computed here)", out);
+        else if (strcmp(name, "do_sample") == 0) fputs(" (temperature=0)", out);
+        else if (cJSON_IsNumber(item)) fprintf(out, " (%s=%s)", option, shown);
+        else fprintf(out, " (%s=)", option);
     }
     if (count > NAMED) fprintf(out, " and %d more", count - NAMED);
     fclose(out);

@@ -137,35 +137,6 @@ static Tensor gate_up_of(const BlockParams *w) { return joined(w->gate, w->up, 2
 static float eps_of(const BlockRun *r) { return (float)r->shape.norm_eps; }
 static int has_head_norms(const BlockRun *r) { return r->kind->traits & HAS_HEAD_NORMS; }
 
-/* Computes x->qkv from the output of the first norm: q and k, normalized in Qwen3 and rotated, and v. */
-static void heads_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
-    HeadShape h = heads_of(r);
-    Tensor    rows = batch_rows(r, x->qkv), products = has_head_norms(r) ? x->products : rows;
-    int64_t   Q = h.query * h.size, KV = h.key * h.size;
-    product_forward(r, PRODUCT_QKV, products, gather_rows(r, x->norm_1, r->update), qkv_of(w), tensor_none(),
-                    TRANSPOSED);
-    if (has_head_norms(r)) {
-        head_norm_forward(r->s, rows, x->q_rstd, products, 0, h.query, w->q_norm, eps_of(r));
-        head_norm_forward(r->s, rows, x->k_rstd, products, Q, h.key, w->k_norm, eps_of(r));
-        copy_columns(r->s, rows, Q + KV, products, Q + KV, KV);
-    }
-    rope(r->s, rows, r->frequencies, h, r->e.T, r->e.past, context_part(r->context), ROPE_FORWARD);
-}
-
-/* Turns x->dqkv from the gradient of q and k after norms and rotation into the gradient of the product that computes
- * them. Writes the gradient of the input of that product to r->dbranch. */
-static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, const BlockParams *d) {
-    HeadShape h = heads_of(r);
-    rope(r->s, x->dqkv, r->frequencies, h, r->e.T, 0, context_part(r->context), ROPE_BACKWARD);
-    if (has_head_norms(r)) {
-        head_norm_backward(r->s, x->dqkv, d->q_norm, x->dqkv, x->products, 0, h.query, w->q_norm, x->q_rstd);
-        head_norm_backward(r->s, x->dqkv, d->k_norm, x->dqkv, x->products, h.query * h.size, h.key, w->k_norm,
-                           x->k_rstd);
-    }
-    product_backward(r, PRODUCT_QKV, r->dbranch, qkv_of(d), tensor_none(), x->dqkv,
-                     gather_rows(r, x->norm_1, r->update), qkv_of(w), TRANSPOSED);
-}
-
 static int has_experts(const BlockRun *r) { return r->kind->traits & HAS_EXPERTS; }
 
 /* Runs the MLP, or the experts, from the output of the second norm to the input of the projection that ends the
@@ -181,22 +152,20 @@ static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, E
     product_swiglu(r, x->swiglu, x->gate_up);
 }
 
-/* Runs the backward of the MLP, or of the experts. Writes the gradient of the second norm's output to r->dbranch. */
-static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, const BlockParams *d) {
-    if (has_experts(r)) {
-        experts_backward(r, &x->experts, x->norm_2, &w->experts, &d->experts);
-        return;
-    }
-    product_backward(r, PRODUCT_DOWN, x->dswiglu, d->down, tensor_none(), gather_rows(r, r->dresidual, r->dbranch),
-                     x->swiglu, w->down, TRANSPOSED);
-    product_swiglu_backward(r, r->dbranch, gate_up_of(d), x->dswiglu, x->gate_up, gather_rows(r, x->norm_2, r->update),
-                            gate_up_of(w));
-}
-
 /* Computes all tensors of the block that come after norm_1 and that backward needs. The last projection of the MLP is
  * not among them. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
-    heads_forward(r, x, w);
+    HeadShape h = heads_of(r);
+    Tensor    rows = batch_rows(r, x->qkv), products = has_head_norms(r) ? x->products : rows;
+    int64_t   Q = h.query * h.size, KV = h.key * h.size;
+    product_forward(r, PRODUCT_QKV, products, gather_rows(r, x->norm_1, r->update), qkv_of(w), tensor_none(),
+                    TRANSPOSED);
+    if (has_head_norms(r)) {
+        head_norm_forward(r->s, rows, x->q_rstd, products, 0, h.query, w->q_norm, eps_of(r));
+        head_norm_forward(r->s, rows, x->k_rstd, products, Q, h.key, w->k_norm, eps_of(r));
+        copy_columns(r->s, rows, Q + KV, products, Q + KV, KV);
+    }
+    rope(r->s, rows, r->frequencies, h, r->e.T, r->e.past, context_part(r->context), ROPE_FORWARD);
     attend(r, x->attention, x->lse, x->qkv);
     Tensor update = product_join(r, PRODUCT_ATTENTION, x->residual_mid, x->residual, x->attention, w->o,
                                  tensor_none(), TRANSPOSED);
@@ -240,14 +209,28 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     /* puts the gradient of attention's output into the memory of update, which is free between its uses below */
     Tensor             dattention = x->attention;
     dattention.data = r->update.data;
-    mlp_backward(r, x, w, d);
+    if (has_experts(r)) experts_backward(r, &x->experts, x->norm_2, &w->experts, &d->experts);
+    else {
+        product_backward(r, PRODUCT_DOWN, x->dswiglu, d->down, tensor_none(), gather_rows(r, r->dresidual, r->dbranch),
+                         x->swiglu, w->down, TRANSPOSED);
+        product_swiglu_backward(r, r->dbranch, gate_up_of(d), x->dswiglu, x->gate_up,
+                                gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+    }
     rmsnorm_backward(r->s, r->dresidual, d->norm_2, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->norm_2,
                      x->rstd_2);
 
     product_backward(r, PRODUCT_ATTENTION, dattention, d->o, tensor_none(), gather_rows(r, r->dresidual, r->dbranch),
                      x->attention, w->o, TRANSPOSED);
     attend_backward(r, x->dqkv, tensor_none(), dattention, x->attention, x->lse, tensor_none(), x->qkv);
-    heads_backward(r, x, w, d);
+    HeadShape h = heads_of(r);
+    rope(r->s, x->dqkv, r->frequencies, h, r->e.T, 0, context_part(r->context), ROPE_BACKWARD);
+    if (has_head_norms(r)) {
+        head_norm_backward(r->s, x->dqkv, d->q_norm, x->dqkv, x->products, 0, h.query, w->q_norm, x->q_rstd);
+        head_norm_backward(r->s, x->dqkv, d->k_norm, x->dqkv, x->products, h.query * h.size, h.key, w->k_norm,
+                           x->k_rstd);
+    }
+    product_backward(r, PRODUCT_QKV, r->dbranch, qkv_of(d), tensor_none(), x->dqkv,
+                     gather_rows(r, x->norm_1, r->update), qkv_of(w), TRANSPOSED);
     rmsnorm_backward(r->s, r->dresidual, d->norm_1, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->norm_1,
                      x->rstd_1);
 }

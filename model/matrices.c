@@ -8,35 +8,12 @@
 
 /* --- owners ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the FLOPs of a Newton-Schulz iteration of a matrix, up to a factor that is the same for all matrices. */
-static double cost_of(const Param *p) {
-    double R = (double)p->dim[0], M = (double)p->dim[1] / layout_parts(p), k = R < M ? R : M, l = R < M ? M : R;
-    return layout_parts(p) * (4.0 * k * k * l + 2.0 * k * k * k);
-}
-
 /* A matrix and the cost of its update. The cost is stored here because the compare function of qsort has no other
  * access to it. */
 typedef struct { int param; double cost; } Priced;
 static int dearest_first(const void *a, const void *b) {
     const Priced *x = (const Priced *)a, *y = (const Priced *)b;
     return x->cost != y->cost ? (x->cost < y->cost ? 1 : -1) : x->param - y->param;
-}
-
-/* Assigns each matrix to a rank, which then owns it. The most expensive matrix is first. Each goes to the rank with the
- * least work so far. */
-static void give_away(Matrices *m, const Priced *priced, int ranks) {
-    double *load = xcalloc((size_t)ranks, sizeof *load, "a table of ranks");
-    int    *turns = xcalloc((size_t)ranks, sizeof *turns, "a table of ranks");
-    for (int i = 0; i < m->count; i++) {
-        int owner = 0;
-        for (int r = 1; r < ranks; r++)
-            if (load[r] < load[owner]) owner = r;
-        load[owner] += priced[i].cost;
-        m->matrix[i] = (WholeMatrix){priced[i].param, owner, turns[owner]++};
-        if (turns[owner] > m->turns) m->turns = turns[owner];
-    }
-    free(load);
-    free(turns);
 }
 
 /* Returns how many elements of memory a slice of a matrix takes. Slices begin at multiples of LAYOUT_ALIGN elements,
@@ -72,7 +49,10 @@ Matrices matrices_create(const Shards *z, MatricesOf of) {
         const Param *p = &z->layout.param[i];
         if (p->group != GROUP_MATRIX || z->layout.bucket[p->bucket].hold != BUCKET_OWN || p->local_elems == 0) continue;
         if (layout_is_of_experts(&z->layout, p->bucket) != (of == MATRICES_OF_EXPERTS)) continue;
-        priced[m.count++] = (Priced){i, cost_of(p)};
+        /* FLOPs of a Newton-Schulz iteration, up to a factor that is the same for all matrices */
+        double parts = layout_parts(p), R = (double)p->dim[0], M = (double)p->dim[1] / parts;
+        double k = R < M ? R : M, l = R < M ? M : R;
+        priced[m.count++] = (Priced){i, parts * (4.0 * k * k * l + 2.0 * k * k * k)};
         if (room_of(p->local_elems) > m.part_elems) m.part_elems = room_of(p->local_elems);
         if (!parts_are_whole(&m, p) && p->elems > m.whole_elems) m.whole_elems = p->elems;
     }
@@ -81,7 +61,19 @@ Matrices matrices_create(const Shards *z, MatricesOf of) {
      * matrix */
     m.message = xmalloc(sizeof *m.message * (size_t)(2 * ranks * MATRIX_FIELDS), "a table of matrices");
     qsort(priced, (size_t)m.count, sizeof *priced, dearest_first);
-    give_away(&m, priced, ranks);
+    /* assigns each matrix, from the most expensive on, to the rank with the least work so far, which then owns it */
+    double *load = xcalloc((size_t)ranks, sizeof *load, "a table of ranks");
+    int    *turns = xcalloc((size_t)ranks, sizeof *turns, "a table of ranks");
+    for (int i = 0; i < m.count; i++) {
+        int owner = 0;
+        for (int r = 1; r < ranks; r++)
+            if (load[r] < load[owner]) owner = r;
+        load[owner] += priced[i].cost;
+        m.matrix[i] = (WholeMatrix){priced[i].param, owner, turns[owner]++};
+        if (turns[owner] > m.turns) m.turns = turns[owner];
+    }
+    free(load);
+    free(turns);
     free(priced);
     return m;
 }
@@ -193,22 +185,17 @@ static void compute(const Matrices *m, Stream *s, const Desk *d, MatrixWork w, i
     }
 }
 
-/* Runs the optimizer's work on all matrices in place, because this rank has them whole. */
-static void each_in_place(Matrices *m, Stream *s, MatrixWork w) {
-    for (int i = 0; i < m->count; i++) {
-        const Param *p = &m->shards->layout.param[m->matrix[i].param];
-        Tensor       whole[MATRIX_FIELDS];
-        Span         span;
-        CHECK(span_of(m, m->matrix[i].param, 0, &span) && span.elems == p->elems, "%s is not whole", p->name);
-        for (int f = 0; f < w.fields; f++)
-            whole[f] = tensor_of(w.of(w.ctx, f, span).data, F32, 2, p->dim[0], p->dim[1], 1, 1);
-        w.work(w.ctx, s, m->matrix[i].param, whole);
-    }
-}
-
 void matrices_each(Matrices *m, Stream *s, MatrixWork w) {
-    if (!m->comm || comm_size(m->comm) == 1) {
-        each_in_place(m, s, w);
+    if (!m->comm || comm_size(m->comm) == 1) { /* works in place, because this rank has all matrices whole */
+        for (int i = 0; i < m->count; i++) {
+            const Param *p = &m->shards->layout.param[m->matrix[i].param];
+            Tensor       whole[MATRIX_FIELDS];
+            Span         span;
+            CHECK(span_of(m, m->matrix[i].param, 0, &span) && span.elems == p->elems, "%s is not whole", p->name);
+            for (int f = 0; f < w.fields; f++)
+                whole[f] = tensor_of(w.of(w.ctx, f, span).data, F32, 2, p->dim[0], p->dim[1], 1, 1);
+            w.work(w.ctx, s, m->matrix[i].param, whole);
+        }
         return;
     }
     Desk    desk[2];

@@ -205,26 +205,23 @@ static void update_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_
     }
 }
 
-/* Updates the parameters of this rank on the device, except matrices that the kind of optimizer updates by
- * update_matrices. */
-static void update_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
-    int count = 0;
-    for (int i = 0; i < o->shards->spans; i++) {
-        Span span = o->shards->span[i];
-        if (span.group == GROUP_MATRIX && o->kind->update_matrices) continue;
-        o->spans[count++] = arguments_of(o, span);
-    }
-    o->kind->update(s, o->spans, count, h, grad_scale);
-}
-
 void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     const OptimizerKind *kind = o->kind;
     if (!kind->update) return;
     CHECK(!o->on_host || kind->update_on_host, "optimizer %s in host memory", kind->name);
     if (kind->update_matrices) kind->update_matrices(o, s, h, grad_scale);
-    if (!o->on_host) update_on_device(o, s, h, grad_scale);
-    else if (!stream_note(s, "optimizer_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0))
-        update_on_host(o, s, h, grad_scale);
+    if (o->on_host) {
+        if (!stream_note(s, "optimizer_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0))
+            update_on_host(o, s, h, grad_scale);
+        return;
+    }
+    int count = 0;
+    for (int i = 0; i < o->shards->spans; i++) {
+        Span span = o->shards->span[i];
+        if (span.group == GROUP_MATRIX && kind->update_matrices) continue;
+        o->spans[count++] = arguments_of(o, span);
+    }
+    kind->update(s, o->spans, count, h, grad_scale);
 }
 
 /* --- muon: Muon for the matrices of blocks, AdamW for all other parameters ---------------------------------------- */

@@ -7,20 +7,6 @@
 
 /* --- the order of work -------------------------------------------------------------------------------------------- */
 
-/* Returns the k-th forward of a stage, for P stages with V parts of the model each. Each part in order computes P
- * micro-batches. Then the first part computes the next P. Backwards have the same order, with the parts from last to
- * first. */
-static Work forward_at(int64_t P, int64_t V, int64_t k) {
-    return (Work){WORK_FORWARD, (int)(k % (P * V) / P), 0, V == 1 ? k : k / (P * V) * P + k % P};
-}
-
-/* Returns how many forwards stage p of P computes before its first backward, with V parts of the model on each stage
- * and M micro-batches. */
-static int64_t warmup(int64_t P, int64_t V, int64_t M, int64_t p) {
-    int64_t ahead = V == 1 ? P - 1 - p : 2 * (P - p - 1) + (V - 1) * P;
-    return ahead < M * V ? ahead : M * V;
-}
-
 /* Assigns a tape, a buffer for the activations of a micro-batch, to each item of work. A forward uses the lowest free
  * tape of its part. The backward of the same micro-batch frees it. */
 static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
@@ -55,15 +41,21 @@ WorkList work_list(int stages, int parts, int64_t micro_batches, int stage) {
     CHECK(stages > 0 && parts > 0 && stage >= 0 && stage < stages && (parts == 1 || micro_batches % stages == 0),
           "stage %d of %d with %d parts, %lld micro-batches",
           stage, stages, parts, (long long)micro_batches);
-    int64_t  all = micro_batches * parts, ahead = warmup(stages, parts, micro_batches, stage);
-    int64_t  forwards = 0, backwards = 0;
+    int64_t  all = micro_batches * parts, forwards = 0, backwards = 0, P = stages, V = parts;
+    /* how many forwards the stage computes before its first backward */
+    int64_t  ahead = V == 1 ? P - 1 - stage : 2 * (P - stage - 1) + (V - 1) * P;
     WorkList w = {.count = 2 * all};
     w.work = xmalloc(sizeof *w.work * (size_t)(2 * all + 1), "a list of works");
     w.tapes = xcalloc((size_t)parts, sizeof *w.tapes, "a list of works");
+    /* Each part in order computes the forwards of P micro-batches. Then the first part computes the next P. Backwards
+     * have the same order, with the parts from last to first. */
     for (int64_t i = 0; i < w.count; i++) {
-        int  is_forward = forwards < all && forwards <= backwards + ahead;
-        Work one = forward_at(stages, parts, is_forward ? forwards++ : backwards++);
-        w.work[i] = is_forward ? one : (Work){WORK_BACKWARD, parts - 1 - one.part, 0, one.micro};
+        int     is_forward = forwards < all && forwards <= backwards + ahead;
+        int64_t k = is_forward ? forwards++ : backwards++;
+        int     part = (int)(k % (P * V) / P);
+        w.work[i].kind = is_forward ? WORK_FORWARD : WORK_BACKWARD;
+        w.work[i].part = is_forward ? part : parts - 1 - part;
+        w.work[i].micro = V == 1 ? k : k / (P * V) * P + k % P;
     }
     give_tapes(&w, parts, micro_batches);
     return w;

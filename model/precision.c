@@ -83,23 +83,19 @@ cJSON *fp8_history_to_json(const Fp8History *h) {
 
 static int digit_of(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
-static int read_step(int8_t *exponent, int64_t cells, const cJSON *step) {
-    if (!cJSON_IsString(step) || (int64_t)strlen(step->valuestring) != 2 * cells) return 0;
-    for (int64_t c = 0; c < cells; c++) {
-        int high = digit_of(step->valuestring[2 * c]), low = digit_of(step->valuestring[2 * c + 1]);
-        int value = 16 * high + low - 128;
-        if (high < 0 || low < 0 || ((value < FP8_LEAST || value > FP8_MOST) && value != FP8_SILENT)) return 0;
-        exponent[c] = (int8_t)value;
-    }
-    return 1;
-}
-
 int fp8_history_from_json(Fp8History *h, const cJSON *json) {
     h->steps = 0;
     if (!cJSON_IsArray(json) || cJSON_GetArraySize(json) > FP8_STEPS) return 0;
     int steps = 0;
-    for (const cJSON *step = json->child; step; step = step->next)
-        if (!read_step(h->exponent + steps++ * h->cells, h->cells, step)) return 0;
+    for (const cJSON *step = json->child; step; step = step->next, steps++) {
+        if (!cJSON_IsString(step) || (int64_t)strlen(step->valuestring) != 2 * h->cells) return 0;
+        for (int64_t c = 0; c < h->cells; c++) {
+            int high = digit_of(step->valuestring[2 * c]), low = digit_of(step->valuestring[2 * c + 1]);
+            int value = 16 * high + low - 128;
+            if (high < 0 || low < 0 || ((value < FP8_LEAST || value > FP8_MOST) && value != FP8_SILENT)) return 0;
+            h->exponent[steps * h->cells + c] = (int8_t)value;
+        }
+    }
     h->steps = steps;
     return 1;
 }

@@ -246,18 +246,6 @@ static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, i
     return view;
 }
 
-/* Lists the spans (ranges of elements of a parameter) that this rank updates: those of its own pieces (ZeRO shards), or
- * in ZeRO stage 0 those of all pieces. */
-static void list_spans(Shards *z) {
-    const Layout *l = &z->layout;
-    size_t        most = (size_t)l->params * (size_t)((z->stage ? 1 : l->ranks) + 1);
-    z->span = xmalloc(sizeof *z->span * most, "the table of parameter spans");
-    for (int b = 0; b < l->buckets; b++) {
-        int first = z->stage ? piece_number(z, b, z->spec.rank) : 0, pieces = z->stage ? 1 : l->bucket[b].ranks;
-        for (int r = first; r < first + pieces; r++) z->spans += layout_spans(l, b, r, z->span + z->spans);
-    }
-}
-
 /* Lists the spans (parts of parameters) in this rank's pieces (ZeRO shards) that tensor ranks do not divide. Returns
  * the number of their elements. */
 static int64_t list_whole(Shards *z) {
@@ -299,7 +287,13 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     z->rest = xmalloc(sizeof *z->rest * (size_t)(layout.params + layout.buckets), "the tables of buckets");
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     z->due = z->layout.buckets;
-    list_spans(z);
+    /* this rank updates the spans of its own pieces (ZeRO shards), or in ZeRO stage 0 those of all pieces */
+    size_t most = (size_t)layout.params * (size_t)((z->stage ? 1 : layout.ranks) + 1);
+    z->span = xmalloc(sizeof *z->span * most, "the table of parameter spans");
+    for (int b = 0; b < layout.buckets; b++) {
+        int first = z->stage ? piece_number(z, b, spec.rank) : 0, count = z->stage ? 1 : layout.bucket[b].ranks;
+        for (int r = first; r < first + count; r++) z->spans += layout_spans(&z->layout, b, r, z->span + z->spans);
+    }
     /* The first product of a step overwrites each gradient. Memory from the arena is already zero, so gradients without
      * a product are right, too. */
     for (int b = 0; b < z->layout.buckets; b++) set_adds(z, b, 0);
