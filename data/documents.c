@@ -152,8 +152,8 @@ static void name_source(const Source *s, char *sentence, size_t capacity) {
                                 .decode = is_wide && s->format != FORMAT_TEXT ? decode : NULL});
 }
 
-/* Completes the sentence about a fault of this file. Puts the path of the file into its shell commands. For a file
- * found in a folder adds the skip= that leaves it out. Returns exit_code. */
+/* Completes the sentence about a fault of this file. Puts the path of the file into the shell commands that the
+ * sentence offers as a cure. For a file found in a folder adds the skip= that leaves it out. Returns exit_code. */
 static int with_cure(const Documents *d, const Source *s, int exit_code) {
     char        glob[2 * NAME_MAX + 8] = "skip=", *fault = d->fault;
     const char *base = basename(s->typed);

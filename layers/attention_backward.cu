@@ -301,8 +301,8 @@ DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int firs
     ds = s * (ds + minus.delta[at]);
 }
 
-/* Does what attention_backward_keys_kernel does, for fp32. A block has ROWS keys, a thread M x M transposed scores of a
- * tile; see attention_tile.cuh. */
+/* Computes the gradients of keys and values in fp32; for 16-bit types attention_backward_keys_kernel does. A block has
+ * F32Tile::ROWS keys. Each thread computes M x M transposed scores of a tile. */
 template <int D, bool PLAIN>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, const float *qkv, const float *keys,

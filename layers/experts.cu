@@ -303,7 +303,8 @@ template <SumIndex order, typename T> DEVICE void left_fragment(uint32_t (&a)[4]
         ldmatrix_x4_transposed(a, tile + (r + lane / 16 * 8 + lane % 8) * (Tile16::I + Tile16::PAD) + i +
                                       lane / 8 % 2 * 8);
 }
-/* Loads two right fragments of a tensor-core product: 16 columns j of b from `j` on. */
+/* Loads two right fragments of a tensor-core product into b: columns j to j + 15 of the right operand's tile in shared
+ * memory, and 16 values of the summed index from r on. */
 template <SumIndex order, typename T> DEVICE void right_fragments(uint32_t (&b)[4], const T *tile, int j, int r) {
     int lane = (int)threadIdx.x % WARP;
     if constexpr (order == INNER)

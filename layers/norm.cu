@@ -138,8 +138,9 @@ template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(LayerForw
     if (lane == 0) f.mean[row] = mean, f.rstd[row] = rstd;
 }
 
-/* Computes layernorm of longer rows. Each block holds one row in dynamic shared memory. Each thread reads only its own
- * packs. grid N. Bound by memory: 2 elements of traffic for each element of y, 4 with an update. */
+/* Computes layernorm of rows that do not fit in the registers of a warp. Each block holds one row in dynamic shared
+ * memory. Each thread reads only its own packs. grid N. Bound by memory: 2 elements of traffic for each element of y, 4
+ * with an update. */
 template <typename T, int W> KERNEL layernorm_forward_long_kernel(LayerForward<T> f) {
     await_kernels();
     SMEM(float, part, [WARP]);

@@ -45,8 +45,8 @@ typedef enum {
     /* Shapes of experts, which exclude tensor ranks. E: experts; TOP: experts of a token; R = N*TOP: assignments of
      * tokens to experts; FIRST: E+1; FE: width of an expert. */
     ACT_N_E, ACT_B_E, ACT_N_TOP, ACT_R, ACT_FIRST, ACT_R_C,
-    ACT_X_FE, ACT_X_2FE, /* X: rows that this rank's experts compute at once; all N*TOP assignments if each rank has all
-                          * experts */
+    ACT_X_FE, ACT_X_2FE, /* [X,FE] and [X,2 FE]. FE: hidden width of an expert. X: rows that this rank's experts compute
+                          * at once; all N*TOP assignments if each rank has all experts */
     ACT_X, ACT_X_C, ACT_R_SENT /* shapes of tensors that have elements only if ranks divide the experts; X: rows that
                                 * this rank's experts compute at once; R_SENT: assignments of tokens to experts */
 } ActShape;

@@ -42,8 +42,8 @@ struct OptimizerKind {
     /* Updates a span (part of a parameter) in host memory as `update` does on the device. NULL: this kind of optimizer
      * cannot be used with memory.offload = "optimizer". */
     void      (*update_on_host)(OptimizerSpan span, OptimizerStep h, float grad_scale);
-    /* Updates the matrices of blocks. Each is gathered whole on one of the ranks ShardsSpec.matrices. NULL: `update`
-     * updates matrices, too. */
+    /* Updates the matrices of blocks. Each is gathered whole on one rank of the group ShardsSpec.matrices. NULL:
+     * `update` updates matrices, too. */
     void      (*update_matrices)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
     /* 1: a server that trains with several jobs can update the weights by this kind of optimizer (outer.send =
      * "gradients") */

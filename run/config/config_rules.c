@@ -51,7 +51,8 @@ static char *with_values(const Config *c, const char *text) {
     return filled;
 }
 
-/* Returns a text as asprintf(3) would write it, malloc'ed. The format may hold keys in braces, as for with_values(). */
+/* Returns a text as asprintf(3) would write it, malloc'ed. A key in braces in the format,
+ * such as {model.n_embd}, is replaced by the key and its value. */
 static char *sentence(const Config *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static char *sentence(const Config *c, const char *fmt, ...) {
     char   *filled = with_values(c, fmt), *text;

@@ -694,7 +694,9 @@ static int serve_peer(Server *s, int i) {
                                                * again */
         if (!goes_on) break;
     }
-    if (got > 0 && !p->is_ending) got = -1; /* the peer has sent BYE, so its connection is closed */
+    /* take_frame() ended the loop. Unless the peer is refused, it has sent BYE (it leaves), and its connection is
+     * closed. */
+    if (got > 0 && !p->is_ending) got = -1;
     if (got == 0 && !p->member && !p->part && !p->is_ending && clock_ms() - p->since_ms > PEER_HELLO_MS) got = -1;
     if (got < 0) lose_peer(s, i);
     else if (channel_is_open(p->channel)) send_values(s, p);

@@ -24,7 +24,8 @@ typedef struct {
     int       part;         /* part of the model, if the peer is a follower (another server); PEER_LEADER for the
                              * leader; 0 for a training job */
     int       has_answer;   /* 1 if the peer is a follower (another server) and has answered the last STEP */
-    Exact     squares;      /* sum of squares in the answer of this peer (another server) to a STEP message */
+    Exact     squares;      /* sum of squares of the mean delta on the part of the model of this peer (another server),
+                             * from its answer to a STEP message */
     double    since_ms;     /* time by clock_ms() when the peer connected */
     int       is_ending;    /* 1 after a REFUSE message; no more frames of the peer are read */
     PeerGet  *get;          /* requests of the peer for values; those from index `got` on are not answered

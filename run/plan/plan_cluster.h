@@ -8,7 +8,8 @@
 
 typedef struct {
     const char *cluster;      /* a name of configs/clusters/, or a file */
-    const char *gpu;          /* short name of a card instead of cluster; then the whole run is planned, too */
+    const char *gpu;          /* short name of a card, given instead of cluster; then time and cost of the whole
+                               * run are planned, not only a step */
     int         nodes;        /* number of nodes with cards of the kind `gpu`; 0: as in the file of that card */
     double      price;        /* dollars for an hour of one GPU; 0 if not set */
     int         ranks;        /* ranks of the job */

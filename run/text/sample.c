@@ -62,9 +62,9 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
 
     for (int64_t v = 0; v < vocab; v++)
         weight[v] = isnan(logits[v]) ? 0 : exp(((double)logits[v] - (double)logits[best]) / rule.temperature);
-    uint32_t least = 0;
+    uint32_t least = 0; /* least order_of() of the tokens that may be drawn */
     if (rule.top_k > 0 && rule.top_k < vocab) least = order_with(logits, vocab, NULL, 1, (double)rule.top_k);
-    if (least == 0) least = 1; /* the order of NaN is 0, so NaNs are left out even if top_k includes them */
+    if (least == 0) least = 1; /* order_of(NaN) is 0, so tokens with NaN are not drawn even if top_k includes them */
     if (rule.top_p < 1)
         least = order_with(logits, vocab, weight, least, rule.top_p * weight_from(logits, vocab, weight, least));
     if (least > order_of(logits[best])) least = order_of(logits[best]);

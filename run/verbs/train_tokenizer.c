@@ -118,7 +118,8 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
 
 static int verb_train_tokenizer(int texts, char **text) {
     RunLock    *lock = lock_output("train-tokenizer", "out", asked.out, LOCK_INTO);
-    /* token shards are useless with another tokenizer, and a vocabulary cannot be made again without its text */
+    /* Refuses a folder that has one of these files. Token shards are useless with another tokenizer, and a vocabulary
+     * cannot be made again without its text. */
     static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
     for (int i = 0; i < 4; i++) {
         Path there = path_of("%s/%s", asked.out, NAMES[i]);

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Measures what islands cost in loss. A GPT-2 is trained on the demo's text by islands, and by one job with the same
-# tokens in steps of the same size. Each appends a line to test/results/islands_loss.jsonl: the held-out loss of the
+# Measures what islands cost in loss. Islands are training jobs that train one model together and exchange weights
+# through a server. A GPT-2 is trained on the demo's text by islands, and by one job with the same tokens in steps of the
+# same size. Each appends a line to test/results/islands_loss.jsonl: the held-out loss of the
 # server's weights at each quarter of the run, and how far it ends above the job's loss. Islands have one thread each,
 # and one group of islands trains at a time. Needs the text of `make demo`.
-#   test/bench/loss_islands.sh STEPS NAME...     names: those below, or all
+#   test/bench/loss_islands.sh STEPS NAME...     names: of the cases at the end of this script, or all
 #   STEPS: of each island and of the job, a multiple of 200; the config has 2300
 #   RECORD=0: prints, keeps nothing
 . "$(dirname "$0")/../../scripts/env.sh"

@@ -136,7 +136,8 @@ static void compare_backward(Activation kind, DType act, int64_t N, int64_t K, i
     linear_activation_backward(&s.stream, kind, dpre, dbias, dw, db, dy, x, pre, w);
     stage_settle();
     /* On the CPU linear_activation_backward must have the bits of linear_backward followed by activation_backward.
-     * On a GPU the product may not be rounded before it is multiplied. */
+     * On a GPU the bits may differ, because the product need not be rounded before it is multiplied by the derivative
+     * of the activation. */
     if (device_is_host()) {
         Tensor apart = stage_tensor(&s, act, 2, N, K);
         activation_backward(&s.stream, kind, apart, tensor_none(), dx, pre);

@@ -62,10 +62,10 @@ static void labels_have_what_differs(void **state) {
          run_of("old/a",
                 "{\"run\": {\"dir\": \"old/a\", \"steps\": 100}, \"optimizer\": {\"learning_rate\": 0.001, \"beta1\": 0.9}, \"schedule\": {\"every\": \"x\"}}")};
     plot_label(run, 3);
-    /* the folders of both runs are named a, so more of their paths is shown */
+    /* Two of the runs have folders named a: runs/a and old/a. Their labels show more of the paths. */
     assert_string_equal(run[0].name, "runs/a/");
-    assert_string_equal(run[1].name, "b");
     assert_string_equal(run[2].name, "old/a");
+    assert_string_equal(run[1].name, "b");
     assert_string_equal(run[0].differs, " · learning_rate=0.001 · eval.every=1 · schedule.every=-");
     assert_string_equal(run[1].differs, " · learning_rate=0.002 · eval.every=2 · schedule.every=-");
     assert_string_equal(run[2].differs, " · learning_rate=0.001 · eval.every=- · schedule.every=x");
