@@ -222,8 +222,8 @@ static int values(const Spread *s, int which) {
 }
 
 /* Returns 1 if the numbers are big-endian uint16. The low byte of a token varies at least as much as its high byte. So
- * the second bytes are the low ones if their entropy is larger by over a bit. They also are if they take all values
- * while the first bytes end early. */
+ * the second bytes are the low ones if their entropy is larger by over a bit. They also are if they take all 256
+ * values while the first bytes stay below some value, as high bytes do if the vocabulary has fewer than 65,536 ids. */
 static int are_swapped(const Spread *s) {
     int most = 255;
     while (most > 0 && s->count[0][most] == 0) most--;

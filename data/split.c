@@ -1,4 +1,4 @@
-/* split.c - see split.h. */
+/* split.c - divides text by the patterns of a tokenizer, with PCRE2 or Oniguruma: see split.h. */
 #include "data/split.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -24,8 +24,9 @@ static inline int64_t act_block_elems(int64_t first, int64_t elems) {
 enum { PAIR = 2 * LANES };
 typedef struct { f32x16 half[2]; } ActPair;
 
-/* ACT_KERNEL(scale, (DType type, ...), ...) makes the kernel SIMD(scale), and scale() that calls it, from scale_of: one
- * copy per type, with `type` constant. The last arguments are the names of the parameters after type. */
+/* ACT_KERNEL(scale, (DType type, ...), ...) makes the kernel SIMD(scale), and the function scale() that calls it. The
+ * kernel calls an inline function scale_of(type, ...), which the caller has written before, with a constant type. So
+ * the compiler makes a copy of scale_of for each type. The last arguments name the parameters after type. */
 #define ACT_KERNEL(name, params, ...)                   \
     void SIMD(name) params {                            \
         if (type == BF16) name##_of(BF16, __VA_ARGS__); \

@@ -14,7 +14,7 @@
 /* --- a step of one stage as a list of durations ------------------------------------------------------------------- */
 
 typedef enum {
-    PASSAGE_COMPUTE,  /* operations that take `seconds` */
+    PASSAGE_COMPUTE,  /* the stage computes for Passage.seconds */
     PASSAGE_BLOCKS,   /* a collective of `seconds` during which the rank does not compute */
     PASSAGE_START,    /* starts a collective of `seconds`; the rank computes meanwhile */
     PASSAGE_WAIT      /* waits for an earlier collective of `group`: the one `back` before its latest */
@@ -115,8 +115,8 @@ static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int 
         append(c, (Passage){PASSAGE_COMPUTE, AXIS_SHARD, seconds, 0, 0, 0});
     } else if (group->axis == AXIS_STAGE) {
         if (!is_op || e->bytes == 0.0) return; /* an entry with 0 bytes is a receive */
-        /* A message of a forward or backward is sent when the work list says so, and only its size is kept here. A
-         * message of the tied embedding, at the end of the step, stops the stage for its duration. */
+        /* A message of a forward or backward is sent when the schedule of the pipeline says so, and only its size is
+         * kept here. A message of the tied embedding, at the end of the step, stops the stage for its duration. */
         double seconds = cluster_message_seconds(d->cluster, d->twins, e->bytes);
         if (is_work) c->message_bytes = e->bytes;
         else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, seconds, e->bytes, 0, g});
