@@ -2,9 +2,9 @@
  * come from registers: in the cast of fp8.cu, and in its ops with an output in fp8, which then store no bf16 values.
  *
  * A block has a tile of 128 rows and 64 columns, a thread 4 rows of 8 columns: four loads of 16 bytes are in flight at
- * once. Each thread transposes its bytes in registers, four by four. In shared memory the bytes of four threads are then
- * neighbours, 16 rows of a column, and are written there without bank conflicts. From there 128 contiguous bytes of a
- * column are written to global memory at once.
+ * once. Each thread transposes its bytes in registers, four by four. In shared memory the bytes of four threads are
+ * then neighbours, 16 rows of a column, and are written there without bank conflicts. From there 128 contiguous bytes
+ * of a column are written to global memory at once.
  */
 #ifndef TRAIN_GPT_LAYERS_FP8_TILE_CUH
 #define TRAIN_GPT_LAYERS_FP8_TILE_CUH
