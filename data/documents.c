@@ -702,6 +702,17 @@ static int copy_bytes(const Documents *d, int from, int to, int64_t bytes) {
     return 1;
 }
 
+/* Refuses a pipe whose first bytes, which the file start.path holds, are not of a kind that is read, because the writer
+ * of the pipe may never end. A file that cannot be opened without its end, such as a packed one, is judged when all of
+ * it is there. Returns 0 or an exit code. */
+static int judge_start(const Documents *d, Source start) {
+    OpenSource r;
+    int        exit_code = open_source(d, &start, &r);
+    if (exit_code == 0) close_source(&r);
+    free(start.note);
+    return start.encoding == ENCODING_FOUND ? 0 : exit_code;
+}
+
 int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_FAULT_CHARS]) {
     d->fault = fault;
     for (int64_t i = 0; i < d->read.count; i++) {
@@ -717,17 +728,8 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         int to = io_open(copy, IO_CREATE), rc = to;
         if (to >= 0) {
             rc = copy_bytes(d, from, to, TRIAL_BYTES);
-            if (rc > 0) {
-                /* refuses the pipe early if its first bytes are not of a kind that is read, because its writer may
-                 * never end; a file that cannot be opened without its end, such as a packed one, is judged when all of
-                 * it is there */
-                OpenSource r;
-                start.path = copy;
-                exit_code = open_source(d, &start, &r);
-                if (exit_code == 0) close_source(&r);
-                if (start.encoding == ENCODING_FOUND) exit_code = 0;
-                free(start.note);
-            }
+            start.path = copy;
+            if (rc > 0) exit_code = judge_start(d, start);
             if (rc > 0 && exit_code == 0) rc = copy_bytes(d, from, to, INT64_MAX);
             int closed = io_close(to);
             if (rc == 0) rc = closed;

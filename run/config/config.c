@@ -304,22 +304,30 @@ static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
     return 1;
 }
 
+/* Returns 1 if a text [bytes] begins as YAML does (a name or ---) or as TOML does (a name or [name]). Copies its first
+ * word. */
+enum { SHOWN_WORD = 40 };
+static int is_other_language(const char *text, size_t bytes, char word[SHOWN_WORD]) {
+    size_t at = 0, n = 0;
+    while (at < bytes && isspace((unsigned char)text[at])) at++;
+    while (at + n < bytes && n < SHOWN_WORD - 1 && !isspace((unsigned char)text[at + n])) n++;
+    snprintf(word, SHOWN_WORD, "%.*s", (int)n, text + at);
+    return isalpha((unsigned char)*word) || *word == '-' || (*word == '[' && isalpha((unsigned char)word[1]));
+}
+
 /* Sets the options from the text of a config file. Returns 1 if the text could be parsed. Otherwise its syntax fault is
  * the only fault. */
 static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *json) {
     JsonFault fault;
     Where     where = load->file;
     if (!json_parse_all(text, bytes, JSON_LIMIT, "", json, &fault)) {
-        char   text_of_fault[sizeof fault.text + PATH_MAX];
-        size_t first = strspn(text, " \t\r\n");
-        int    is_word = strncmp(fault.text, "unknown word", 12) == 0 || strncmp(fault.text, "expected", 8) == 0;
+        char text_of_fault[sizeof fault.text + PATH_MAX], word[SHOWN_WORD];
         where.at = fault.at;
-        snprintf(text_of_fault, sizeof text_of_fault, "%s", fault.text);
-        /* YAML begins with a name or ---, TOML with a name or [name] */
-        if (is_word && (isalpha((unsigned char)text[first]) || text[first] == '-' || text[first] == '['))
+        if ((strncmp(fault.text, "unknown word", 12) == 0 || strncmp(fault.text, "expected", 8) == 0) &&
+            is_other_language(text, bytes, word))
             snprintf(text_of_fault, sizeof text_of_fault, "a config is an object of JSON, { \"run\": {...}, ... }; "
-                     "this file begins with \"%.*s\": write it in JSON, as configs/own.json is",
-                     (int)smaller_of((int64_t)strcspn(text + first, " \t\r\n"), 40), text + first);
+                     "this file begins with \"%s\": write it in JSON, as configs/own.json is", word);
+        else snprintf(text_of_fault, sizeof text_of_fault, "%s", fault.text);
         if (where.file) shell_name_file(text_of_fault, sizeof text_of_fault, where.file);
         faults_add(&load->faults, where, "%s", text_of_fault);
         return 0;

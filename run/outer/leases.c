@@ -252,26 +252,29 @@ int members_here(const Members *ms) {
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]) {
-    Member *m = NULL;
-    *was = -1;
-    for (int i = 0; i < ms->count && !m; i++) {
-        Member *one = ms->member[i];
-        if (strcmp(one->id, hello->island) != 0) continue;
-        /* an old island whose deltas must still count stays in the list until then, in addition to the new one */
-        if (one->state == MEMBER_ENDED) one->leaves = 1;
-        else m = one;
+/* Returns the island with this id, or a new one. An old island whose deltas must still count stays in the list until
+ * then, in addition to the new one. Returns NULL if there are too many islands. */
+static Member *find_member(Members *ms, const char *id) {
+    for (int i = 0; i < ms->count; i++) {
+        Member *m = ms->member[i];
+        if (strcmp(m->id, id) == 0 && m->state != MEMBER_ENDED) return m;
+        if (strcmp(m->id, id) == 0) m->leaves = 1;
     }
-    if (!m && ms->count == MEMBERS_MOST)
+    if (ms->count == MEMBERS_MOST) return NULL;
+    Member *m = xcalloc(1, sizeof *m, "one more island");
+    ms->member = xrealloc(ms->member, sizeof *ms->member * (size_t)(ms->count + 1), "one more island");
+    m->number = ms->count;
+    m->last_round = -1;
+    ms->member[ms->count++] = m;
+    return m;
+}
+
+Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]) {
+    Member *m = find_member(ms, hello->island);
+    *was = -1;
+    if (!m)
         return message_fault(fault, "is one too many: %d have joined already; start the server again", MEMBERS_MOST),
                NULL;
-    if (!m) {
-        m = xcalloc(1, sizeof *m, "one more island");
-        ms->member = xrealloc(ms->member, sizeof *ms->member * (size_t)(ms->count + 1), "one more island");
-        m->number = ms->count;
-        m->last_round = -1;
-        ms->member[ms->count++] = m;
-    }
     int is_again = m->state != MEMBER_GONE && (m->ranks != hello->ranks || m->received[hello->rank]);
     if (is_again) *was = members_lose(m);
     if (m->state == MEMBER_GONE) {

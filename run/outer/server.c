@@ -970,9 +970,10 @@ Server *server_create(ServerParts parts) {
     s->change = round_change_create(c, &s->weights);
     s->patience_ms = c->outer.patience_seconds * 1e3;
     /* the first server makes the file outer.key, perhaps on this machine at this moment */
-    for (double until_ms = clock_ms() + s->patience_ms;
-         !leads(s) && access(c->outer.key, F_OK) != 0 && clock_ms() < until_ms && !signals_stop();)
-        usleep(50000);
+    if (!leads(s)) {
+        double until_ms = clock_ms() + s->patience_ms;
+        while (access(c->outer.key, F_OK) != 0 && clock_ms() < until_ms && !signals_stop()) usleep(50000);
+    }
     int code = leads(s) ? key_make(c->outer.key, why) : 0;
     if (!code) code = key_read(c->outer.key, &s->key, why);
     if (code) fail(code, "%s", why);

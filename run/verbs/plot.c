@@ -233,19 +233,9 @@ static void draw_legend(const Plot *p) {
     fprintf(p->out, "</g>\n");
 }
 
-/* Returns the picture, malloc'ed, with its length in *bytes. */
-static char *plot_svg(Plot *p, size_t *bytes) {
+static void draw(const Plot *p) {
     static const char *const NAMES[] =
         {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours of training"};
-    char  *text = NULL;
-    double low = INFINITY, high = -INFINITY, end = 0, top = HEAD + ROW * p->runs;
-    for (int i = 0; i < p->runs; i++) {
-        widen(p, &p->run[i], &low, &high);
-        end = fmax(end, last_x(p, &p->run[i].log));
-    }
-    p->panel = (SvgPanel){LEFT, RIGHT, top, top + PANEL, 0, end > 0 ? end : 1, 0, 1};
-    svg_loss_range(&p->panel, low, high, TICKS);
-    p->out = memory_file_open(&text, bytes);
     svg_begin(p->out, WIDTH, (int)p->panel.bottom + FOOT);
     svg_clip(p->out, "panel", &p->panel);
     fprintf(p->out, "<text x=\"%d\" y=\"36\" font-size=\"20\" font-weight=\"700\" class=\"title\">", LEFT);
@@ -274,6 +264,20 @@ static char *plot_svg(Plot *p, size_t *bytes) {
             fprintf(p->out, "</g>\n");
         }
     fprintf(p->out, "</g>\n");
+}
+
+/* Returns the picture, malloc'ed, with its length in *bytes. */
+static char *plot_svg(Plot *p, size_t *bytes) {
+    char  *text = NULL;
+    double low = INFINITY, high = -INFINITY, end = 0, top = HEAD + ROW * p->runs;
+    for (int i = 0; i < p->runs; i++) {
+        widen(p, &p->run[i], &low, &high);
+        end = fmax(end, last_x(p, &p->run[i].log));
+    }
+    p->panel = (SvgPanel){LEFT, RIGHT, top, top + PANEL, 0, end > 0 ? end : 1, 0, 1};
+    svg_loss_range(&p->panel, low, high, TICKS);
+    p->out = memory_file_open(&text, bytes);
+    draw(p);
     return svg_end(p->out, &text);
 }
 
