@@ -24,10 +24,10 @@ while [ "$killed" -lt "$kills" ]; do
     fi
     struck=no; [ -z "$victim" ] || { kill -9 "$victim" 2> /dev/null && struck=yes; }
     # Open MPI 4.1's mpirun itself can wait for ever after a rank was killed while it started: then it is killed, too.
-    # The guard waits by a read that gets nothing, so that it has no child that could outlive it.
-    { read -rt 60 <> <(:); kill -9 $job; } 2> /dev/null & guard=$!
+    { sleep 60; kill -9 $job; } 2> /dev/null & guard=$!
     wait $job 2> /dev/null; status=$?
-    kill $guard 2> /dev/null; wait $guard 2> /dev/null
+    # stopped first, so that it cannot start its sleep after its children have been looked for
+    { kill -STOP $guard; pkill -P $guard; kill -9 $guard; wait $guard; } 2> /dev/null
     for _ in $(seq 50); do pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null || break; sleep 0.1; done
     if [ $status -eq 0 ]; then
         runs=$((runs + 1))
