@@ -194,8 +194,8 @@ static int value(Reader *r, int depth) {
  * that hold a string. */
 typedef struct { char text[SHOWN_CHARS]; size_t used; int strings; } Names;
 
-/* What to say about a value that is not a string, chosen by the first character of the value. jq is the filter that
- * turns such a row into rows with text; NULL if there is none. `makes` says what the filter does. */
+/* Faults that the message names for a value that is not a string, chosen by the first character of the value. jq is the
+ * filter that turns such a row into rows with text; NULL if there is none. `makes` says what the filter does. */
 static const struct NoText { const char *first, *fault, *jq, *makes; } NO_TEXT[] = {
     {"{", "has an object", ".[$f]", "makes rows of the objects, and field= names the text in them"},
     {"[", "has a list", ".[$f] |= join(\"\\n\")", "joins its strings by line ends"},

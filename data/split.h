@@ -17,9 +17,9 @@ extern const char SPLIT_GPT2[];
  * NULL if the name is unknown. */
 const char *split_named(const char *name);
 
-/* What becomes of a match, as in Hugging Face tokenizers. SPLIT_ISOLATED: it is a piece of its own. SPLIT_REMOVED: it
- * is removed. SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT: it joins the text before or after it. SPLIT_CONTIGUOUS: adjacent
- * matches are one piece. */
+/* Treatment of a match of the pattern, as in Hugging Face tokenizers. SPLIT_ISOLATED: it is a piece of its own.
+ * SPLIT_REMOVED: it is removed. SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT: it joins the text before or after it.
+ * SPLIT_CONTIGUOUS: adjacent matches are one piece. */
 typedef enum { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT, SPLIT_CONTIGUOUS } SplitBehavior;
 typedef struct {
     char         *pattern;
