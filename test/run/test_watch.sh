@@ -35,8 +35,8 @@ expect "no folder" exits 65 "$WORK/nowhere is not the folder of a run" "$TRAIN" 
 expect "no run" exits 64 "it needs the folder of a run; usage: " "$TRAIN" watch
 expect "another value" exits 64 "once=yes: true or false" "$TRAIN" watch "$WORK/whole" once=yes
 
-# Runs `watch` in a terminal of 60 columns. It shows a new step, reads a log anew that was cut short, and on Ctrl-C
-# makes the cursor visible again.
+# Runs `watch` in a terminal of 60 columns. It shows a new step. It reads a log anew that was cut short, and one
+# that was cut and is now longer than before. On Ctrl-C it makes the cursor visible again.
 python3 - "$TRAIN" "$WORK/half" > "$WORK/seen" <<'PY'
 import fcntl, os, pty, select, signal, struct, sys, termios, time
 program, run = sys.argv[1:]
@@ -60,6 +60,9 @@ open(f"{run}/metrics.jsonl", "w").write("".join(lines) + last.replace('"step":7,
 until(b"step 8/12")
 open(f"{run}/metrics.jsonl", "w").write("".join(l for l in lines if '"step":7,' not in l and '"step":6,' not in l))
 until(b"step 5/12")
+again = "".join(l for l in lines if not any(f'"step":{step},' in l for step in (5, 6, 7)))
+open(f"{run}/metrics.jsonl", "w").write(again + again)
+until(b"step 4/12")
 os.write(fd, b"\x03")
 try:
     while True:

@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -161,6 +162,36 @@ static void test_a_report_that_nobody_reads(void **state) {
     assert_int_equal(child_run(hang_with_full_stderr, &limit).code, EXIT_PEER);
 }
 
+/* Starts a process named mpirun, which starts a rank and ends as soon as the rank has a watchdog. The rank never reports
+ * progress, and its watchdog allows 30 s of silence. This process waits for the launcher only, so the launcher's process
+ * number is free when the rank looks for it. */
+static void lose_launcher(void *unused) {
+    (void)unused;
+    int  ready[2], status;
+    char byte = 0;
+    if (pipe(ready) < 0) _exit(1);
+    pid_t launcher = fork();
+    if (launcher == 0 && prctl(PR_SET_NAME, "mpirun") == 0) {
+        if (fork() != 0) _exit(read(ready[0], &byte, 1) != 1);
+        setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+        watchdog_create(30, (Launch){1, 1, 2, 1});
+        if (write(ready[1], &byte, 1) == 1) rest(20);
+        fputs("the rank stayed\n", stderr);
+        _exit(0);
+    }
+    if (waitpid(launcher, &status, 0) != launcher || status != 0) _exit(2);
+}
+
+/* With Open MPI 4 a rank also notices through its connection that the launcher is gone. This rank has no connection. */
+static void test_a_rank_ends_without_its_launcher(void **state) {
+    (void)state;
+    Child c = child_run(lose_launcher, NULL);
+    assert_int_equal(c.code, 0);
+    assert_non_null(strstr(c.said, "train_gpt: mpirun, process "));
+    assert_non_null(strstr(c.said, " is gone: the job ends, and resumes from its newest checkpoint\n"));
+    assert_null(strstr(c.said, "stayed"));
+}
+
 static void test_limits(void **state) {
     (void)state;
     assert_true(watchdog_limit(7, 0, 100) == 7 && watchdog_limit(7, 1, 100) == 7);
@@ -194,6 +225,7 @@ int main(void) {
                                      cmocka_unit_test(test_a_stopped_process_is_not_blamed),
                                      cmocka_unit_test(test_silence_in_mpi_init),
                                      cmocka_unit_test(test_a_report_that_nobody_reads),
+                                     cmocka_unit_test(test_a_rank_ends_without_its_launcher),
                                      cmocka_unit_test(test_limits),
                                      cmocka_unit_test(test_a_long_start_is_forgotten)};
     return cmocka_run_group_tests_name("watchdog", all, NULL, NULL);
