@@ -95,9 +95,9 @@ int world_threads(World *w);
  * (the host need not). On a GPU, collectives work on host memory as long as no stream is followed. */
 void world_follow(World *w, Stream *s);
 
-/* Sets the function that reports progress to the watchdog. While a wait for a collective, or for NCCL's start or end,
- * makes progress, the wait calls it, at most once in 100 ms. Such a wait may be long without being a hang. progress
- * may be NULL. */
+/* Sets the function that reports progress to the watchdog. A wait for a collective calls it when bytes have moved. A
+ * wait for NCCL's start or end calls it all the time, at most once in 100 ms. Such waits may be long without being a
+ * hang. progress may be NULL. */
 void world_watch(World *w, void (*progress)(void *ctx), void *ctx);
 void world_moved(World *w); /* calls the function that world_watch has set; also for code outside of comm/ that makes
                              * progress */

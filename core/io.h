@@ -57,8 +57,8 @@ int io_unlink(const char *path);
 int io_rmdir(const char *path);                          /* removes an empty folder */
 int io_mkdirs(const char *path);                         /* makes a folder with its parents; folders that exist are no
                                                           * error */
-int io_mkdir_own(const char *path);                      /* makes one folder that only this user can open; -EPERM if the
-                                                          * name is another user's, or is not a folder */
+int io_mkdir_own(const char *path);                      /* makes one folder that only this user can open; -EPERM if
+                                                          * path exists and is another user's, or is no folder */
 int io_remove_tree(const char *path);                    /* removes a folder of this program, with its files and one
                                                           * level of folders; returns 0 if it is absent */
 int io_fsync_dir(const char *path);

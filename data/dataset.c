@@ -269,19 +269,12 @@ void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targe
 }
 
 uint64_t dataset_fingerprint(const Dataset *d) {
-    enum { EDGE = 1024 }; /* number of tokens that are hashed at either end of a shard */
-    int32_t  edge[EDGE];
     uint64_t hash = (uint64_t)d->shards;
     for (int i = 0; i < d->shards; i++) {
         const Shard *s = &d->shard[i];
-        int64_t      n = s->header.tokens < EDGE ? s->header.tokens : EDGE;
-        uint64_t     sizes[2] = {s->file_bytes, (uint64_t)s->header.tokens};
+        uint64_t     content[3] = {s->file_bytes, (uint64_t)s->header.tokens, s->ends};
         hash = XXH3_64bits_withSeed(shard_name(s), strlen(shard_name(s)), hash);
-        hash = XXH3_64bits_withSeed(sizes, sizeof sizes, hash);
-        shard_read(s, 0, n, edge);
-        hash = XXH3_64bits_withSeed(edge, sizeof *edge * (size_t)n, hash);
-        shard_read(s, s->header.tokens - n, n, edge);
-        hash = XXH3_64bits_withSeed(edge, sizeof *edge * (size_t)n, hash);
+        hash = XXH3_64bits_withSeed(content, sizeof content, hash);
     }
     if (d->tokenizer) hash = XXH3_64bits_withSeed(&d->tokenizer, sizeof d->tokenizer, hash);
     if (d->blend)

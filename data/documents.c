@@ -702,9 +702,9 @@ static int copy_bytes(const Documents *d, int from, int to, int64_t bytes) {
     return 1;
 }
 
-/* Refuses a pipe whose first bytes, which the file start.path holds, are not of a kind that is read, because the writer
- * of the pipe may never end. A file that cannot be opened without its end, such as a packed one, is judged when all of
- * it is there. Returns 0 or an exit code. */
+/* Judges a pipe by its first bytes, which the file start.path holds, because the writer of the pipe may never end.
+ * Returns 0, or an exit code if they are not of a kind that is read. A file that cannot be opened without its end, such
+ * as a packed one, gives 0 here and is judged when all of it is there. */
 static int judge_start(const Documents *d, Source start) {
     OpenSource r;
     int        exit_code = open_source(d, &start, &r);

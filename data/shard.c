@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "core/error.h"
 #include "core/io.h"
@@ -223,7 +224,7 @@ static int values(const Spread *s, int which) {
 
 /* Returns 1 if the numbers are big-endian uint16. The low byte of a token varies at least as much as its high byte. So
  * the second bytes are the low ones if their entropy is larger by over a bit. They also are if they take all 256
- * values while the first bytes stay below some value, as high bytes do if the vocabulary has fewer than 65,536 ids. */
+ * values while the first bytes stay below 252, as high bytes do if the vocabulary has at most 64,512 ids. */
 static int are_swapped(const Spread *s) {
     int most = 255;
     while (most > 0 && s->count[0][most] == 0) most--;
@@ -607,10 +608,22 @@ int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char s
 }
 #undef SAY
 
+static uint64_t hash_ends(const Shard *shard) {
+    enum { END = 1024 }; /* number of tokens that are hashed at each end of the shard */
+    int32_t  token[END];
+    int64_t  n = shard->header.tokens < END ? shard->header.tokens : END;
+    uint64_t hash = 0;
+    for (int last = 0; last <= 1; last++) {
+        shard_read(shard, last ? shard->header.tokens - n : 0, n, token);
+        hash = XXH3_64bits_withSeed(token, sizeof *token * (size_t)n, hash);
+    }
+    return hash;
+}
+
 Shard shard_open(const char *path, int64_t vocab_size) {
     struct stat st;
     char        sentence[SHARD_SENTENCE_CHARS];
-    Shard       shard = {NULL, NULL, 0, {0, 0, 0, 0}};
+    Shard       shard = {NULL, NULL, 0, {0, 0, 0, 0}, 0};
     int         exit_code = shard_look(path, vocab_size, &shard.header, sentence);
     if (exit_code) fail(exit_code, "%s", sentence);
     int fd = io_open(path, IO_READ);
@@ -626,13 +639,14 @@ Shard shard_open(const char *path, int64_t vocab_size) {
     shard.map = map;
     shard.path = xstrdup(path, "the name of a token file");
     set_action(SIGBUS, &(struct sigaction){.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO});
+    shard.ends = hash_ends(&shard);
     return shard;
 }
 
 void shard_close(Shard *shard) {
     munmap((void *)shard->map, (size_t)shard->file_bytes);
     free(shard->path);
-    *shard = (Shard){NULL, NULL, 0, {0, 0, 0, 0}};
+    *shard = (Shard){NULL, NULL, 0, {0, 0, 0, 0}, 0};
 }
 
 const char *shard_name(const Shard *shard) { return basename(shard->path); }

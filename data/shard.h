@@ -64,6 +64,7 @@ typedef struct {
     const uint8_t *map;       /* owned: the mapped file, file_bytes bytes */
     uint64_t       file_bytes;
     ShardHeader    header;
+    uint64_t       ends;      /* XXH3 of the first 1,024 tokens and of the last 1,024 */
 } Shard;
 
 /* Reads the header of a token file, or its Megatron index if there is one. Returns 0, or an exit code (65, 74) with the

@@ -146,8 +146,8 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
     int64_t place = (int64_t)blockIdx.x * WARP;
     int32_t token = list.token[place];
     if (token >= rows_of_wte) return;
-    /* this token has no later place, and a block begins every 32 places: it occurs at most 32 times up to here, or an
-     * earlier block adds it */
+    /* returns if the token's run of places ends at `place`: a run of over 32 places also holds the first place of an
+     * earlier block, which adds it */
     if (place + 1 >= N || list.token[place + 1] != token) return;
     /* places of one token are neighbours in the sorted list; a block at an earlier place adds this token */
     if (place >= WARP && list.token[place - WARP] == token) return;

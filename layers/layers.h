@@ -146,7 +146,7 @@ enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALES = 4 };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
 /* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that another fp8 op has
- * written. Pass that op the same f as this one: it then updates amax and counts of f, and this one does not.
+ * written. Pass that op the same f as this one. Then only that op updates amax and counts of x, or those of dy.
  *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] or [M,K] bf16 in   b [M] bf16 in, or none */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order, Fp8 f);
 /* Computes the gradients of linear in fp8.

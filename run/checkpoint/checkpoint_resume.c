@@ -112,19 +112,25 @@ static int has_same_tensors(const Config *a, const Config *b) {
     return same;
 }
 
-/* Compares the training shards with those in the manifest: name without folder, size and token count. Prints `before`
- * and the first difference to out, and returns 1. Returns 0 if all are the same. */
+/* Compares the training shards with those in the manifest: name without folder, size, token count, and the hash of the
+ * first and last tokens, which manifests of older versions lack. Prints `before` and the first difference to out, and
+ * returns 1. Returns 0 if all are the same. */
 static int compare_data(const Dataset *now, const Manifest *m, const char *before, FILE *out) {
     int shards = m->data_files < now->shards ? m->data_files : now->shards;
     for (int i = 0; i < shards; i++) {
         const Shard        *s = &now->shard[i];
         const ManifestData *d = &m->data[i];
-        if (json_reads_as(d->name, shard_name(s)) && s->file_bytes == d->bytes && s->header.tokens == d->tokens)
-            continue;
-        fprintf(out,
-                "%sdata.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64 " tokens), in the checkpoint %s (%" PRIu64
-                " bytes, %" PRId64 " tokens)",
-                before, i, shard_name(s), s->file_bytes, s->header.tokens, d->name, d->bytes, d->tokens);
+        int same_sizes = json_reads_as(d->name, shard_name(s)) && s->file_bytes == d->bytes &&
+                         s->header.tokens == d->tokens;
+        if (same_sizes && (!d->ends || d->ends == s->ends)) continue;
+        if (same_sizes)
+            fprintf(out, "%sdata.train: shard %d, %s, holds other tokens than in the checkpoint", before, i,
+                    shard_name(s));
+        else
+            fprintf(out,
+                    "%sdata.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64
+                    " tokens), in the checkpoint %s (%" PRIu64 " bytes, %" PRId64 " tokens)",
+                    before, i, shard_name(s), s->file_bytes, s->header.tokens, d->name, d->bytes, d->tokens);
         return 1;
     }
     if (m->data_files != now->shards)

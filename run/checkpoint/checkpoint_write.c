@@ -63,7 +63,7 @@ static Manifest describe(const CheckpointState *state, int64_t step) {
     m.data = xmalloc(sizeof *m.data * (size_t)train->shards, "the manifest of a checkpoint");
     for (int i = 0; i < train->shards; i++) {
         const Shard *shard = &train->shard[i];
-        m.data[i] = (ManifestData){shard_name(shard), shard->file_bytes, shard->header.tokens};
+        m.data[i] = (ManifestData){shard_name(shard), shard->file_bytes, shard->header.tokens, shard->ends};
     }
     return m;
 }

@@ -93,7 +93,8 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
     for (int i = 0; i < m->data_files; i++) {
         fprintf(out, "%s\n {\"name\":", i ? "," : "");
         json_print_string(out, m->data[i].name);
-        fprintf(out, ",\"bytes\":\"%" PRIu64 "\",\"tokens\":\"%" PRId64 "\"}", m->data[i].bytes, m->data[i].tokens);
+        fprintf(out, ",\"bytes\":\"%" PRIu64 "\",\"tokens\":\"%" PRId64 "\",\"ends\":\"%016" PRIx64 "\"}",
+                m->data[i].bytes, m->data[i].tokens, m->data[i].ends);
     }
     fprintf(out, "],\n\"files\":[");
     write_files(out, m);
@@ -104,7 +105,7 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
 }
 
 int manifest_has_room(int64_t extents, int64_t data_files) {
-    return 4 * (extents + data_files) <= MANIFEST_VALUES - OTHER_VALUES;
+    return 4 * extents + 5 * data_files <= MANIFEST_VALUES - OTHER_VALUES;
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -226,9 +227,9 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
     m->data = xcalloc((size_t)cJSON_GetArraySize(list), sizeof *m->data, "the manifest of a checkpoint");
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
         ManifestData *d = &m->data[m->data_files++];
-        const cJSON  *name = json_member(entry, "name");
+        const cJSON  *name = json_member(entry, "name"), *ends = json_member(entry, "ends");
         if (!cJSON_IsString(name) || !read_u64(json_member(entry, "bytes"), &d->bytes) ||
-            !read_i64(json_member(entry, "tokens"), &d->tokens))
+            !read_i64(json_member(entry, "tokens"), &d->tokens) || (ends && !read_hash(ends, &d->ends)))
             return manifest_fault(fault, MANIFEST_NAME " has no valid data[%d]", m->data_files - 1);
         d->name = name->valuestring;
     }

@@ -8,7 +8,7 @@
  *
  *   {"format":"train_gpt checkpoint","version":"1.1","run_id":...,"parent":{"run_id":...,"step":"40"} of a copied run,
  *    "folder":"/where/the/run/is","step":"50",...,"config":{...},
- *    "data":[{"name":"train_000.bin","bytes":"...","tokens":"..."}],
+ *    "data":[{"name":"train_000.bin","bytes":"...","tokens":"...","ends":"xxh3 hex"}],
  *    "files":[{"name":"model.safetensors","bytes":"...","runs":[["offset","length","xxh3 hex"],...]},...],
  *    "hash":"xxh3 hex of all bytes before ,\"hash\""}
  */
@@ -67,6 +67,7 @@ typedef struct {                  /* one training shard */
     const char *name;             /* name without folder; borrowed */
     uint64_t    bytes;
     int64_t     tokens;
+    uint64_t    ends;             /* Shard.ends, a hash of its first and last tokens; 0 if absent */
 } ManifestData;
 
 typedef struct {                  /* the run whose checkpoint was copied to begin this one */

@@ -304,8 +304,8 @@ static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
     return 1;
 }
 
-/* Returns 1 if a text [bytes] begins as YAML does (a name or ---) or as TOML does (a name or [name]). Copies its first
- * word. */
+/* Returns 1 if a text [bytes] begins as YAML or TOML does: with a letter, with -, or with [ and a letter. Copies its
+ * first word, cut to SHOWN_WORD - 1 bytes. */
 enum { SHOWN_WORD = 40 };
 static int is_other_language(const char *text, size_t bytes, char word[SHOWN_WORD]) {
     size_t at = 0, n = 0;

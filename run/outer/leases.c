@@ -252,8 +252,8 @@ int members_here(const Members *ms) {
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-/* Returns the island with this id, or a new one. An old island whose deltas must still count stays in the list until
- * then, in addition to the new one. Returns NULL if there are too many islands. */
+/* Returns the island with this id, or a new one. If deltas of an old island with this id are still to be counted, the
+ * old one stays in the list, beside the new one, until they are. Returns NULL if there are too many islands. */
 static Member *find_member(Members *ms, const char *id) {
     for (int i = 0; i < ms->count; i++) {
         Member *m = ms->member[i];

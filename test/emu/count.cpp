@@ -73,8 +73,8 @@ struct Instruction {
 struct Site { /* One instruction of the kernel that accesses memory (one code address), as executed by one warp. */
     /* how often each lane has executed this instruction, and how often all lanes have */
     uint32_t                 begun[WARP_LANES], done;
-    /* the executions of this instruction by the warp, one an entry; all lanes have made those before index `first`, and
-     * some lane has still to make each later one */
+    /* the executions of this instruction by the warp, one an entry; those before index `first` were made by all lanes,
+     * each later one is still missed by at least one lane */
     std::vector<Instruction> open;
     size_t                   first;
     bool                     is_shared;

@@ -8,7 +8,7 @@ static void test_rate(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {
         Stage  s = stage_create(64u << 20);
-        /* time of the processors, because a busy machine may keep this process waiting for longer */
+        /* processor time, which does not count how long a busy machine keeps this process waiting */
         clock_t start = clock();
         double  rate = matmul_rate(ACT_TYPES[t], MATH_STRICT, stage_is_slow() ? 64 : 256, 20.0),
                 seconds = (double)(clock() - start) / CLOCKS_PER_SEC;

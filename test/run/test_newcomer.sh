@@ -58,6 +58,9 @@ expect "shorter sequences" goes_on length batch.seq_len=20
 expect "another seed and order" goes_on seed run.seed=5 data.shuffle=false
 expect "other heads of the same tensors" goes_on heads model.n_head=6
 expect "other data, and a rate" goes_on shards data.train="$WORK/data2/other_train*" optimizer.eps=1e-7
+mkdir "$WORK/data3"; cp "$WORK"/data/* "$WORK/data3"; printf 'q\0' | dd of="$WORK/data3/train_000000.bin" bs=1 seek=$(($(stat -c %s "$WORK/data3/train_000000.bin") - 2)) conv=notrunc status=none
+expect "data of the same sizes" goes_on tokens_changed data.train="$WORK/data3/train_*"
+expect "the message names the shard" exits 64 'data.train: shard 0, train_000000.bin, holds other tokens than in the checkpoint' train run.dir="$WORK/changed" data.train="$WORK/data3/train_*"
 expect "one key is allowed already" goes_on allowed optimizer.beta1=0.8 optimizer.beta2=0.99 run.allow_change=optimizer.beta2
 expect "a model of other tensors has no such cure" eval '! goes_on deeper model.n_layer=3 && grep -q "model.n_layer is 3, in the checkpoint 2. Set back what changed, or take another run.dir$" "$WORK/err"'
 expect "nor has an optimizer of other state" eval '! goes_on muon optimizer.name=muon && grep -q "in the checkpoint the string \"adamw\". Set back what changed, or take another run.dir$" "$WORK/err"'

@@ -23,7 +23,7 @@ enum { TAIL = 29 }; /* bytes of the last part of a manifest: ,\n"hash":"01234567
 static char *sample(size_t *bytes) {
     ManifestExtent model[2] = {{0, 1048576, 0x1111}, {1048576, 500, 0xfedcba9876543210u}}, optimizer[1] = {{0, 77, 3}},
                    config[1] = {{0, 9, 4}}, tokenizer[1] = {{0, 5, 5}};
-    ManifestData data[2] = {{"a \"quoted\"\n.bin", 18446744073709551615u, 9223372036854775807}, {"b.bin", 2, 1}};
+    ManifestData data[2] = {{"a \"quoted\"\n.bin", 18446744073709551615u, 9223372036854775807, UINT64_MAX}, {"b.bin", 2, 1, 7}};
     cJSON       *json = cJSON_Parse("{\"run\":{\"steps\":5},\"optimizer\":{\"learning_rate\":0.0006}}");
     Manifest     m = {.run_id = "0123456789abcdef",
                       .parent = {"fedcba9876543210", 40},
@@ -75,7 +75,7 @@ static void test_round_trip(void **state) {
     assert_true(m.missed == 300 && strstr(text, "\"updates\":\"700\""));
     assert_true(m.guard.skips == 2 && m.guard.rollbacks == 7 && m.guard.furthest == 991 && m.guard.spikes.count == 3);
     assert_true(m.guard.spikes.loss[0] == 4.25 && m.guard.spikes.loss[1] == 1e-300 && m.guard.spikes.loss[2] == -0.1);
-    assert_true(m.data_files == 2 && m.data[0].bytes == UINT64_MAX && m.data[0].tokens == INT64_MAX);
+    assert_true(m.data_files == 2 && m.data[0].bytes == UINT64_MAX && m.data[0].tokens == INT64_MAX && m.data[0].ends == UINT64_MAX && m.data[1].ends == 7);
     assert_string_equal(m.data[0].name, "a \"quoted\"\n.bin");
     assert_true(m.file[FILE_MODEL].extents == 2 && m.file[FILE_MODEL].extent[1].hash == 0xfedcba9876543210u);
     assert_true(json_member(json_member(m.config, "optimizer"), "learning_rate")->valuedouble == 0.0006);
@@ -91,7 +91,7 @@ static void test_extreme_numbers(void **state) {
     enum { VALUE_COUNT = sizeof VALUES / sizeof *VALUES };
     for (int i = 0; i < VALUE_COUNT; i++) {
         ManifestExtent one = {0, 9, 4};
-        ManifestData   data = {"a.bin", UINT64_MAX, INT64_MAX};
+        ManifestData   data = {"a.bin", UINT64_MAX, INT64_MAX, UINT64_MAX};
         cJSON         *config = cJSON_CreateObject();
         cJSON_AddItemToObject(config, "x", number_json(VALUES[i]));
         Manifest m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "fp16", .step = MANIFEST_COUNT_LIMIT,
@@ -118,7 +118,7 @@ static void test_extreme_numbers(void **state) {
 static void test_gemm(void **state) {
     (void)state;
     ManifestExtent  one = {0, 9, 4};
-    ManifestData data = {"a.bin", 1, 1};
+    ManifestData data = {"a.bin", 1, 1, 1};
     cJSON       *config = cJSON_CreateObject(), *gemm = cJSON_Parse("{\"device\":\"H100\",\"rows\":[[1,2,\"x\"]]}");
     Manifest        m = {.run_id = "0123456789abcdef",
                          .backend = "cuda",
@@ -339,7 +339,7 @@ static void test_the_largest(void **state) {
     ManifestExtent *run = calloc((size_t)runs, sizeof *run);
     for (int64_t i = 0; i < runs; i++) run[i] = (ManifestExtent){(uint64_t)i << 20, 1 << 20, UINT64_MAX - (uint64_t)i};
     ManifestExtent  one = {0, 9, 4};
-    ManifestData data[2] = {{"a.bin", 1, 1}, {"b.bin", 2, 1}};
+    ManifestData data[2] = {{"a.bin", 1, 1, 1}, {"b.bin", 2, 1, 1}};
     cJSON       *config = cJSON_CreateObject();
     Manifest        m = {.run_id = "0123456789abcdef",
                          .backend = "cpu",

@@ -162,8 +162,8 @@ static void test_a_report_that_nobody_reads(void **state) {
     assert_int_equal(child_run(hang_with_full_stderr, &limit).code, EXIT_PEER);
 }
 
-/* Starts a process named mpirun, which starts a rank and ends as soon as the rank has a watchdog. The rank never reports
- * progress, and its watchdog allows 30 s of silence. This process waits for the launcher only, so the launcher's process
+/* Starts a process named mpirun, which starts a rank and ends as soon as the rank has a watchdog. The rank never
+ * reports progress, and its watchdog allows 30 s of silence. The caller waits for the launcher only. So the launcher's process
  * number is free when the rank looks for it. */
 static void lose_launcher(void *unused) {
     (void)unused;
