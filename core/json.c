@@ -194,6 +194,9 @@ static int scan_string(Scanner *s, int decode) {
  * 600.00000000000000001 and 1e-999 do not: rounded up and rounded down they give different doubles. */
 static int is_exact(const char *literal, double value) {
     if (fabs(value) > 0x1p53 || value != floor(value)) return 1;
+    /* strtod rounds what lies below the least double by instructions of the processor, and valgrind ignores their
+     * rounding mode: a 0 is exact if the literal has no other digit before its exponent */
+    if (value == 0) return !is_digit((unsigned char)literal[strcspn(literal, "123456789eE")]);
     int rounding = fegetround();
     fesetround(FE_UPWARD);
     double above = strtod(literal, NULL);
