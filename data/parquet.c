@@ -307,6 +307,9 @@ enum { BYTE_ARRAY = 6, OPTIONAL = 1 };
 #define FAULT(...) (snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), -1)
 #define REFUSE(...) return snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), 0
 #define REFUSE_DAMAGED(...) REFUSE("is damaged: its footer " __VA_ARGS__)
+/* Cure for a column in a form that this program does not read. */
+#define REWRITE "; write the file OLD.parquet anew in Python, with the package pyarrow: import pyarrow.parquet as p; " \
+                "p.write_table(p.read_table('OLD.parquet'), 'NEW.parquet')"
 
 /* A node of the tree of columns in the footer. In the list of nodes each node precedes its children. */
 typedef struct {
@@ -502,11 +505,11 @@ static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *
     if (m->type != BYTE_ARRAY || !m->is_field)
         REFUSE_DAMAGED("has no column %s in row group %lld; copy or download it again", name, group);
     if (!is_known || CODECS[m->codec].most == 0)
-        REFUSE("has its column %s packed by %s, which this program does not read; write the column uncompressed, or "
-               "packed by snappy, gzip or zstd", name, is_known ? CODECS[m->codec].name : "UNKNOWN");
+        REFUSE("has its column %s packed by %s; only snappy, gzip and zstd are read" REWRITE, name,
+               is_known ? CODECS[m->codec].name : "UNKNOWN");
     if (m->bad_encoding >= 0)
-        REFUSE("has its column %s encoded as %s, which this program does not read; write the column with the encoding "
-               "PLAIN or a dictionary", name, encoding_name(m->bad_encoding));
+        REFUSE("has its column %s encoded as %s; only PLAIN and dictionaries are read" REWRITE, name,
+               encoding_name(m->bad_encoding));
     if (rows < 0 || m->values != rows || rows > INT64_MAX - column->rows)
         REFUSE_DAMAGED("says that row group %lld has %lld rows, and %lld values of %s; copy or download it again",
                        group, (long long)rows, (long long)m->values, name);

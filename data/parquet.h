@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 typedef struct Parquet Parquet;
-enum { PARQUET_FAULT_CHARS = 400 };
+enum { PARQUET_FAULT_CHARS = 512 };
 
 /* Opens a file and finds the column `field`. Returns 1, or 0 with the reason and the remedy in fault, worded to follow
  * the name of the file. This function and parquet_next exit with 74 if the file cannot be read, with 71 if there is no

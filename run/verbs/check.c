@@ -55,7 +55,6 @@ static void print_understood(const Config *c, int ranks) {
     int64_t parameters, micro_tokens = c->batch.micro_batch * c->batch.seq_len * (ranks ? ranks : 1);
     int64_t micros = c->batch.global_tokens / micro_tokens;
     model_parameters(c->model.shape, &parameters);
-    say(stdout, 2, "%s: " GREEN "ok" RESET, c->path);
     line("model", "%s parameters: %s", grouped_text(parameters, a), model_shape_text(c->model.shape).text);
     line("steps", "%s of %s tokens = %s tokens in all", grouped_text(c->run.steps, a),
          grouped_text(c->batch.global_tokens, b), grouped_text(c->run.steps * c->batch.global_tokens, all));
@@ -102,6 +101,7 @@ static int verb_check(int words, char **word) {
         line("eval.tasks", "%s: %" PRId64 " questions, %" PRId64 " texts", t.name, t.questions, t.texts);
         task_free(&t);
     }
+    say(stdout, 2, "%s: " GREEN "ok" RESET, config.path);
     tokenizer_destroy(&tokenizer);
     config_free(&config);
     return EXIT_DONE;

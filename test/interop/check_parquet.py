@@ -1,9 +1,9 @@
 """Compares rows that the program's reader of parquet files gives with those that pyarrow wrote: 10,000 random texts in
-each of FILES files.
+each of FILES files. A file in a form that the program refuses is read after the command of the message was run.
 
   check_parquet.py DUMP_PARQUET WORK     prints "ok ..." or "not ok ..."; exit status 1 after "not ok"
 """
-import os, random, subprocess, sys
+import os, random, re, subprocess, sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -54,4 +54,17 @@ for i in range(FILES):
 print("%s pyarrow %s: the same %d rows of text in %d files" % ("not ok" if bad else "ok", pa.__version__, ROWS, FILES))
 for options in bad[:3]:
     print(" ", options)
+
+rows = [text() for _ in range(100)]
+for options in ({"compression": "brotli"}, {"compression": "lz4"}, {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}):
+    old, new = os.path.join(work, "OLD.parquet"), os.path.join(work, "NEW.parquet")
+    pq.write_table(pa.table({"text": rows}), old, **options)
+    refused = subprocess.run([dump, old, "text"], capture_output=True, text=True)
+    command = re.search(r"import pyarrow.*$", refused.stderr, re.M)
+    cured = refused.returncode != 0 and command is not None
+    if cured:
+        subprocess.run([sys.executable, "-c", command.group()], cwd=work, check=True)
+        cured = list(rows_of(new)) == [row.encode() for row in rows]
+    print("%s %s: refused, and the command of the message writes a file that is read" % ("ok" if cured else "not ok", options))
+    bad += [] if cured else [options]
 sys.exit(bool(bad))

@@ -85,6 +85,7 @@ says "check refuses, as a run does: a tokenizer" 65 "tokenizer's file gpt2 is no
 says "check refuses, as a run does: a prompt without one" 64 'sample.prompt is text' "$TRAIN" check good.json model.vocab_size=300 sample.every=1 sample.prompt=a
 for verb in "check good.json" "plan good.json" schema --help --version; do says "$verb on a full disk" 74 'not be written' bash -c "'$TRAIN' $verb > /dev/full"; done
 says "check opens data that is there" 65 'data.train.* 50 tokens' "$TRAIN" check good.json data.train=zero.bin
+says "and does not say ok before" 1 '^$' bash -c "'$TRAIN' check good.json data.train=zero.bin 2>&1 | grep ': ok'"
 says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
 says "schema takes nothing" 64 '"x" is one argument too many' "$TRAIN" schema x
 says "a plan of many sequences takes seconds" 0 'total' timeout 60 "$TRAIN" plan good.json batch.global_tokens=$((2048 * 128)) batch.micro_batch=2048 batch.seq_len=128
