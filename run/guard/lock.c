@@ -96,10 +96,12 @@ int holder_parse(const char *text, LockHolder *h) {
 
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms) {
     LockHolder h;
-    if (seen.flocked) return LOCK_REFUSE;
+    int        is_named = holder_parse(text, &h);
+    int        is_here = is_named && strcmp(h.host, self->host) == 0 && strcmp(h.boot, self->boot) == 0;
+    if (seen.flocked) return is_here && !seen.lives && seen.still_ms < LOCK_ENDING_MS ? LOCK_WAIT : LOCK_REFUSE;
     /* the file names no holder: the last one gave the folder back, or no job has written its name yet */
-    if (!holder_parse(text, &h)) return LOCK_TAKE;
-    if (strcmp(h.host, self->host) == 0 && strcmp(h.boot, self->boot) == 0) {
+    if (!is_named) return LOCK_TAKE;
+    if (is_here) {
         if (seen.lives) return LOCK_REFUSE;
         if (!seen.no_flock) return LOCK_TAKE;
     }
@@ -231,7 +233,7 @@ static LockDecision look(RunLock *l, double first_ms) {
         fail(EXIT_LOCKED, "%s%s is in use by another job (%s); wait for it, or choose another %s", l->by, l->dir,
              is_stale ? "it has just begun" : describe(text, who), l->key);
     }
-    if (decision == LOCK_WAIT && first_ms == 0.0)
+    if (decision == LOCK_WAIT && first_ms == 0.0 && !flocked)
         warn("%s was in use by another job (%s), which may still run: this job takes it over after %.0f s without a "
              "sign of life from it", l->dir, describe(text, who), LOCK_BEATS_MISSED * l->beat_ms * 1e-3);
     return decision;

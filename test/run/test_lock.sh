@@ -17,6 +17,13 @@ expect "a second job is refused, with the first one's host and process" refused 
 expect "one of two ranks, too" refused 73 "process $job" train_ranks 2 run.dir="$run"
 expect "neither has changed anything" diff "$WORK/before" <(state_of "$run")
 strike KILL $job; wait $job 2> /dev/null
+# A killed process may hold the lock for some time after its end, while a thread of it waits for the disk. Here another
+# program holds it.
+flock "$run/lock" sleep 2 & holder=$!
+expect "a lock that a dead job holds for 2 s is waited for" eval 'train run.dir="$run" $forever checkpoint.every=5 run.stop_step=3 > "$WORK/out" 2>&1; [ $? -eq 75 ] && ! kill -0 $holder 2> /dev/null'
+flock "$run/lock" sleep 30 & holder=$!
+expect "one that it holds for longer is refused, within 20 s" refused 73 "$run is in use by another job" train run.dir="$run"
+kill $(pgrep -P $holder) $holder; wait $holder 2> /dev/null
 begins tiny run.dir="$run" $forever checkpoint.every=5
 expect "the folder of a dead job is taken over at once" await '^saved '
 

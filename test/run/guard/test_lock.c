@@ -72,6 +72,9 @@ static void decisions(void **state) {
     const struct { const char *what; LockHolder h; LockSeen seen; LockDecision decision; } table[] = {
         {"flocked, whatever else", holder("here", "b0", "11", 0), {.flocked = 1, .still_ms = late}, LOCK_REFUSE},
         {"flocked by another host", holder("there", "b9", "none", 0), {.flocked = 1, .still_ms = late}, LOCK_REFUSE},
+        {"flocked by a process of this host that is dead", holder("here", "b1", "none", 0), {.flocked = 1}, LOCK_WAIT},
+        {"such a process for too long", holder("here", "b1", "none", 0), {.flocked = 1, .still_ms = LOCK_ENDING_MS + 1}, LOCK_REFUSE},
+        {"flocked by a process of this host that lives", holder("here", "b1", "none", 0), {.flocked = 1, .lives = 1}, LOCK_REFUSE},
         {"its process lives", holder("here", "b1", "none", 0), {.lives = 1, .still_ms = late}, LOCK_REFUSE},
         {"its process lives, same job", holder("here", "b1", "11", 0), {.lives = 1}, LOCK_REFUSE},
         {"its process is dead", holder("here", "b1", "none", 0), {0}, LOCK_TAKE},
