@@ -1,6 +1,7 @@
 /* format.c - writes sizes, times, numbers and shell commands for messages (format.h). */
 #include "core/format.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,6 +125,31 @@ static const char *next_place(const char *sentence, size_t *length) {
     return first;
 }
 
+/* Returns the name that the commands of a message give to the file that they write. A shell empties that file before a
+ * command reads, so it must not be the file that the command reads. */
+static const char *output_name(const char *path) {
+    const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path;
+    return name && strncmp(name, "NEW", 3) == 0 && (!name[3] || name[3] == '.') ? "NEW2" : "NEW";
+}
+
+/* Returns a copy of the sentence in which its commands, and the text behind the first of them, have `output` in the
+ * place of the word NEW. The caller frees the copy. */
+static char *name_output(const char *sentence, const char *output) {
+    size_t      bytes;
+    char       *text;
+    FILE       *out = memory_file_open(&text, &bytes);
+    const char *from = strstr(sentence, "$ ");
+    if (!from) from = sentence + strlen(sentence);
+    fprintf(out, "%.*s", (int)(from - sentence), sentence);
+    for (const char *at; (at = strstr(from, "NEW")); from = at + 3) {
+        int is_word = at > sentence && !isalnum((unsigned char)at[-1]) && !isalnum((unsigned char)at[3]);
+        fprintf(out, "%.*s%s", (int)(at - from), from, is_word ? output : "NEW");
+    }
+    fprintf(out, "%s", from);
+    fclose(out);
+    return text;
+}
+
 /* Writes a shell command to `out`, with the file in the place of its placeholder. The command's text begins at
  * `command`; its placeholder is at place [length]. */
 static void add_command(FILE *out, const char *command, const char *place, size_t length, ShellFile file) {
@@ -143,14 +169,18 @@ static void add_command(FILE *out, const char *command, const char *place, size_
         if (stages++ == 0 && file.path) fprintf(out, " < %s%s", here, word.text);
     }
     if (is_filter) fprintf(out, "%s%.*s", stages > 0 ? " | " : "", bytes - (int)strlen(" <"), command);
-    else           fprintf(out, "%s%.*s NEW", stages > 0 ? " > NEW && " : "cat > NEW && ", bytes, command);
+    else {
+        const char *output = output_name(file.path);
+        if (stages == 0) fprintf(out, "cat");
+        fprintf(out, " > %s && %.*s %s", output, bytes, command, output);
+    }
 }
 
 void shell_read_file(char *sentence, size_t capacity, ShellFile file) {
     size_t      length, bytes;
-    char       *text;
+    char       *text, *named = name_output(sentence, output_name(file.path));
     FILE       *out = memory_file_open(&text, &bytes);
-    const char *at = sentence, *place;
+    const char *at = named, *place;
     for (; (place = next_place(at, &length)); at = place + length) {
         const char *command = NULL; /* the last "$ " before the placeholder; it marks the start of the command */
         for (const char *next = at; (next = strstr(next, "$ ")) && next < place; next++)
@@ -163,6 +193,7 @@ void shell_read_file(char *sentence, size_t capacity, ShellFile file) {
     fclose(out);
     if (bytes < capacity) memcpy(sentence, text, bytes + 1);
     free(text);
+    free(named);
 }
 
 void shell_name_file(char *sentence, size_t capacity, const char *path) {

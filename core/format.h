@@ -56,8 +56,9 @@ typedef struct { const char *path, *unpack, *decode; } ShellFile;
 /* Puts the name of a file into the commands of `sentence` [capacity]. "$ " marks the start of a command and is removed.
  * Each command has a placeholder. FILE becomes the file after its filters, and PACKED the file as it is. A command with
  * "< FILE" may read from a pipe; a command with " FILE" alone needs a file of its own. Without "$ " the placeholder
- * becomes the path. A sentence that would not fit stays as it is. Example: "$ jq . < FILE > NEW" becomes "jq . < a.json
- * > NEW", for a packed file "gzip -dc < a.json.gz | jq . > NEW", and for standard input "... | jq . > NEW". */
+ * becomes the path. A command that would write NEW over the file that it reads writes NEW2. A sentence that would not
+ * fit stays as it is. Example: "$ jq . < FILE > NEW" becomes "jq . < a.json > NEW", for a packed file "gzip -dc <
+ * a.json.gz | jq . > NEW", and for standard input "... | jq . > NEW". */
 void shell_read_file(char *sentence, size_t capacity, ShellFile file);
 /* Replaces FILE and PACKED in the commands of `sentence` by the path of a file that needs no filters such as gzip.
  * Removes the marks at the start of commands ("$ "). */

@@ -435,18 +435,18 @@ static int compare_places(const void *a, const void *b) {
 /* Files in other formats, known by their first bytes, and the command that turns each into JSON. FILE stands for the
  * path. */
 static const struct { const char *start; size_t bytes; const char *what; } OTHER_FORMS[] = {
-    {"\xef\xbb\xbf", 3, "starts with a byte-order mark; save it as plain UTF-8, as by tail -c +4 FILE > NEW.json"},
-    {"\xff\xfe\0\0", 4, "is UTF-32, not UTF-8: iconv -f utf-32 -t utf-8 FILE > NEW.json converts it"},
-    {"\xff\xfe", 2, "is UTF-16, not UTF-8: iconv -f utf-16 -t utf-8 FILE > NEW.json converts it"},
-    {"\xfe\xff", 2, "is UTF-16, not UTF-8: iconv -f utf-16 -t utf-8 FILE > NEW.json converts it"},
-    {"{\0\0\0", 4, "is UTF-32, not UTF-8: iconv -f utf-32le -t utf-8 FILE > NEW.json converts it"},
-    {"\0\0\0{", 4, "is UTF-32, not UTF-8: iconv -f utf-32be -t utf-8 FILE > NEW.json converts it"},
-    {"{\0", 2, "is UTF-16, not UTF-8: iconv -f utf-16le -t utf-8 FILE > NEW.json converts it"},
-    {"\0{", 2, "is UTF-16, not UTF-8: iconv -f utf-16be -t utf-8 FILE > NEW.json converts it"},
-    {"\x1f\x8b", 2, "is packed by gzip: gzip -dc < FILE > NEW.json unpacks it"},
-    {"\x28\xb5\x2f\xfd", 4, "is packed by zstd: zstd -dc < FILE > NEW.json unpacks it"},
-    {"\xfd" "7zXZ", 5, "is packed by xz: xz -dc < FILE > NEW.json unpacks it"},
-    {"BZh", 3, "is packed by bzip2: bzip2 -dc < FILE > NEW.json unpacks it"},
+    {"\xef\xbb\xbf", 3, "starts with a byte-order mark; save it as plain UTF-8, as by $ tail -c +4 FILE > NEW.json"},
+    {"\xff\xfe\0\0", 4, "is UTF-32, not UTF-8: $ iconv -f utf-32 -t utf-8 FILE > NEW.json converts it"},
+    {"\xff\xfe", 2, "is UTF-16, not UTF-8: $ iconv -f utf-16 -t utf-8 FILE > NEW.json converts it"},
+    {"\xfe\xff", 2, "is UTF-16, not UTF-8: $ iconv -f utf-16 -t utf-8 FILE > NEW.json converts it"},
+    {"{\0\0\0", 4, "is UTF-32, not UTF-8: $ iconv -f utf-32le -t utf-8 FILE > NEW.json converts it"},
+    {"\0\0\0{", 4, "is UTF-32, not UTF-8: $ iconv -f utf-32be -t utf-8 FILE > NEW.json converts it"},
+    {"{\0", 2, "is UTF-16, not UTF-8: $ iconv -f utf-16le -t utf-8 FILE > NEW.json converts it"},
+    {"\0{", 2, "is UTF-16, not UTF-8: $ iconv -f utf-16be -t utf-8 FILE > NEW.json converts it"},
+    {"\x1f\x8b", 2, "is packed by gzip: $ gzip -dc < FILE > NEW.json unpacks it"},
+    {"\x28\xb5\x2f\xfd", 4, "is packed by zstd: $ zstd -dc < FILE > NEW.json unpacks it"},
+    {"\xfd" "7zXZ", 5, "is packed by xz: $ xz -dc < FILE > NEW.json unpacks it"},
+    {"BZh", 3, "is packed by bzip2: $ bzip2 -dc < FILE > NEW.json unpacks it"},
     {"PK\3\4", 4, "is a zip archive: unzip FILE unpacks it"},
 };
 

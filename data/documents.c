@@ -315,17 +315,25 @@ static int begins_json(const OpenSource *s) {
     return at < s->helds && (s->held[at] == '"' || s->held[at] == '{');
 }
 
-/* Returns 1 if the first line of the text has a JSON object and another one after it. */
-static int holds_two_objects(const OpenSource *s) {
+/* Returns the note on a text that begins with an object but has no rows. What follows the object in its first line
+ * decides which command makes rows of it. */
+static const char *note_on_objects(const OpenSource *s) {
     size_t at = s->first, end;
     for (end = at; end < s->helds && s->held[end] != '\n';) end++;
-    for (size_t i = at; i + 1 < end; i++) {
+    for (size_t i = at; i < end; i++) {
         if (s->held[i] != '}') continue;
         size_t next = i + 1;
-        while (next < end && strchr(" \t\r,", s->held[next]) && s->held[next]) next++;
-        if (next < end && s->held[next] == '{' && json_line_is_object(s->held + at, i + 1 - at) == 1) return 1;
+        int    commas = 0;
+        for (; next < end && s->held[next] && strchr(" \t\r,", s->held[next]); next++) commas += s->held[next] == ',';
+        int is_last = next == end && commas > 0, is_between = next < end && s->held[next] == '{';
+        if ((!is_last && !is_between) || json_line_is_object(s->held + at, i + 1 - at) != 1) continue;
+        return is_last  ? "JSON objects with commas behind them, not rows ($ sed 's/,[[:space:]]*$//' < FILE > "
+                          "NEW.jsonl makes rows of them)"
+               : commas ? "JSON objects with commas between them, not rows ($ sed '1s/^/[/; $s/,*[[:space:]]*$/]/' < "
+                          "FILE | jq -c '.[]' > NEW.jsonl makes rows of them)"
+                        : "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl makes rows of them)";
     }
-    return 0;
+    return "one JSON value over several lines, not rows ($ jq -c . < FILE > NEW.jsonl makes a row of it)";
 }
 
 /* Refuses a file of a kind that is not text. If the file was found in a folder, sets r->reason, so that it is left out
@@ -398,10 +406,7 @@ static int judge(OpenSource *r) {
                       "field= out, or name only files with rows", o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(r)))
-        s->note = xstrdup(holds_two_objects(r) ? "several JSON values on a line, not rows ($ jq -c . < FILE > "
-                                                 "NEW.jsonl makes rows of them)"
-                                               : "one JSON value over several lines, not rows ($ jq -c . < FILE > "
-                                                 "NEW.jsonl makes a row of it)", NAMES);
+        s->note = xstrdup(note_on_objects(r), NAMES);
     else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(r))) {
         const char *rows = json_line_array_rows(r->held + r->first, r->helds - r->first);
         s->note = xformat(NAMES, "a JSON array, not rows (%s)", rows);

@@ -198,10 +198,24 @@ typedef struct { char text[SHOWN_CHARS]; size_t used; int strings; } Names;
  * filter that turns such a row into rows with text; NULL if there is none. `makes` says what the filter does. */
 static const struct NoText { const char *first, *fault, *jq, *makes; } NO_TEXT[] = {
     {"{", "has an object", ".[$f]", "makes rows of the objects, and field= names the text in them"},
-    {"[", "has a list", ".[$f] |= join(\"\\n\")", "joins its strings by line ends"},
+    {"[", "has a list", ".[$f] |= if type == \"array\" then flatten | join(\"\\n\") else . end",
+     "joins its strings by line ends"},
     {"tf", "has true or false", ".[$f] |= tostring", "writes it as a string"},
     {"NI", NOT_FINITE, NULL, NULL},
     {"", "has a number or another word", ".[$f] |= tostring", "writes it as a string"}};
+
+/* The fault of a list of objects, whose members jq cannot join. */
+static const struct NoText OBJECTS = {"[", "has a list of objects",
+                                      ".[$f] | if type == \"array\" then .[] else {($f): .} end",
+                                      "makes rows of the objects, and field= names the text in them"};
+
+/* Returns 1 if the value that follows is a list whose first entry is an object. */
+static int begins_objects(const Reader *r) {
+    const char *at = r->at;
+    if (at == r->end || *at != '[') return 0;
+    while (++at < r->end && *at && strchr(" \t", *at)) {}
+    return at < r->end && *at == '{';
+}
 
 static const char COMMA_BEHIND[] = "has a comma after its object, which JSON Lines has not ($ sed 's/,[[:space:]]*$//' "
                                    "< FILE > NEW.jsonl takes it away)";
@@ -235,7 +249,7 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
         else if (takes(r, '"')) found = string(r, text, length);
         else if (r->at == r->end) fails(r, "ends before a value");
         else {
-            const struct NoText *value_is = NO_TEXT;
+            const struct NoText *value_is = begins_objects(r) ? &OBJECTS : NO_TEXT;
             while (*value_is->first && !(*r->at && strchr(value_is->first, *r->at))) value_is++;
             r->no_text = value_is;
             fails(r, value_is->fault);

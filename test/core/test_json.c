@@ -31,7 +31,7 @@ static const Bad BAD_TEXTS[] = {
     BAD("{}\0", 1, 3, "byte 0x00"),
     BAD("{}\v", 1, 3, "byte 0x0b"),
     BAD("\xef\xbb\xbf{}", 1, 1, "byte-order mark"),
-    BAD("\xff\xfe{\0}\0", 1, 1, "is UTF-16, not UTF-8: iconv -f utf-16 -t utf-8 FILE > NEW.json"),
+    BAD("\xff\xfe{\0}\0", 1, 1, "is UTF-16, not UTF-8: $ iconv -f utf-16 -t utf-8 FILE > NEW.json"),
     BAD("{\0\"\0", 1, 1, "iconv -f utf-16le"),
     BAD("\x1f\x8b\x08", 1, 1, "gzip -dc < FILE > NEW.json"),
     BAD("\0", 1, 1, "byte 0x00"),

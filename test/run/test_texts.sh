@@ -260,6 +260,8 @@ put("comma.jsonl", '{"text":"a,}",}\n')
 put("comment.jsonl", '{"text":"} // a"} // b\n')
 put("number.jsonl", '{"text":7}\n')
 put("list.jsonl", '{"text":["a","b"]}\n')
+put("some.jsonl", '{"text":"a"}\n{"text":["b",["c"]]}\n{"text":[]}\n')
+put("turns.jsonl", '{"text":[{"text":"a"},{"text":"b"}]}\n{"text":"c"}\n')
 put("object.jsonl", '{"text":{"text":"a"}}\n')
 put("sequence", '\x1e{"text":"a"}\n\x1e{"text":"b"}\n')
 put("mac.jsonl", '{"text":"a"}\r{"text":"b"}\r')
@@ -275,6 +277,8 @@ if command -v jq > /dev/null; then
     cures "a list of lists" lists.jsonl "jq -c '\.\[\].*NEW\.jsonl" NEW.jsonl "a b "
     cures "a number in the field" number.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "7 "
     cures "a list" list.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "a b "
+    cures "a list in some of the rows" some.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "a b c "
+    cures "a list of objects" turns.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "a b c "
     cures "an object" object.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "a "
 else echo "skip cures by jq: it is not installed"; fi
 if command -v perl > /dev/null; then cures "a backslash that begins no escape" escape.jsonl 'perl .*NEW\.jsonl' NEW.jsonl 'a\xb \ A '; fi
@@ -331,6 +335,13 @@ for packer in gzip zstd xz; do
 done
 
 printf '{"text": "a"} {"text": "b"}' > row.json
+for row in 'behind them:{"text": "a"},|{"text": "b"},' 'between them:{"text": "a"}, {"text": "b"},|{"text": "c"}'; do
+    tr '|' '\n' <<< "${row#*:}" > rows.unnamed
+    expect "objects with commas ${row%%:*} are called that" eval 'tokenize rows.unnamed out=tree val=0 > said; grep -q "JSON objects with commas ${row%%:*}, not rows (sed .* < rows.unnamed" said'
+    expect "  and the command makes rows of them" eval 'eval "$(grep -oE "sed .* > NEW\.jsonl" said)"; [ "$(wc -l < NEW.jsonl)" = "$(grep -o text rows.unnamed | wc -l)" ]; tokenize NEW.jsonl out=tree val=0 > /dev/null'
+done
+printf '{"text":["a"]},\n' > NEW.jsonl
+expect "a command does not empty the file that it reads" eval 'eval "$(tokenize NEW.jsonl out=new 2>&1 | grep -oE "jq .* > NEW2?\.jsonl|sed .* > NEW2?\.jsonl")"; [ -s NEW.jsonl ] && [ -s NEW2.jsonl ]'
 expect "several values on a line are called that" eval 'tokenize row.json out=tree val=0 | grep -qF "several JSON values on a line, not rows (jq -c . < row.json"'
 printf '{"text": "a\nb"}\n' > broken.jsonl
 expect "a line end within a text" exits 65 'broken.jsonl: line 1 ends in the middle of a string .column 1[12].: a line end in a text is written .n in JSON' tokenize broken.jsonl out=new
