@@ -73,7 +73,7 @@ static double number_of(const Json *json, const char *path, const char *key, dou
 /* Reads the tokens.json that belongs to a shard. Returns 0 if there is none. */
 static int read_notes(const char *shard, Notes *notes) {
     const double WHOLE = 9007199254740992.0; /* 2^53, up to which a double holds every whole number */
-    char         path[4200], why[320], *text;
+    char         path[4200], why[2 * sizeof path], *text;
     struct stat  st;
     Json         json;
     JsonFault    fault;
@@ -86,6 +86,7 @@ static int read_notes(const char *shard, Notes *notes) {
     if (bytes < 0) refuse(path, why);
     if (!json_parse(text, (size_t)bytes, TOKENS_JSON_BYTES, &json, &fault)) {
         snprintf(why, sizeof why, "is damaged: line %d: %.240s", fault.at.line, fault.text);
+        shell_name_file(why, sizeof why, path);
         refuse(path, why);
     }
     if (!cJSON_IsObject(json.root)) refuse(path, "is damaged: it is no JSON object");

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <glob.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "core/io.h"
 #include "core/json.h"
 #include "model/precision.h"
@@ -67,8 +69,12 @@ PlanFile plan_file_open(const char *key, const char *path) {
     JsonFault fault;
     int64_t   bytes = io_read_input(path, JSON_LIMIT, &f.text);
     if (bytes < 0) fail(EXIT_CONFIG, "plan: %s%s cannot be read: %s", key, path, io_error_text((int)bytes));
-    if (!json_parse(f.text, (size_t)bytes, JSON_LIMIT, &f.json, &fault))
-        fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
+    if (!json_parse(f.text, (size_t)bytes, JSON_LIMIT, &f.json, &fault)) {
+        char why[2 * PATH_MAX];
+        snprintf(why, sizeof why, "%s", fault.text);
+        shell_name_file(why, sizeof why, path);
+        fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, why);
+    }
     if (!cJSON_IsObject(f.json.root)) fail(EXIT_CONFIG, "%s: a JSON object {...} is expected", path);
     return f;
 }

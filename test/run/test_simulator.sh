@@ -45,6 +45,8 @@ refuses "an unknown cluster" 64 "dgx-a100" ranks=8 cluster=dgx-x
 refuses "a file that is not there" 64 "cannot be read" ranks=8 cluster=./none.json
 echo '{"gpus_per_node": 8, "gpu": {"name": "G"}}' > "$WORK/bad.json"
 refuses "a cluster with faults" 64 "bad.json:" ranks=8 cluster="$WORK/bad.json"
+printf '\xff\xfe{\0}\0' > "$WORK/wide.json"
+refuses "a cluster in UTF-16" 64 "wide.json:1:1: is UTF-16, not UTF-8: iconv -f utf-16 -t utf-8 $WORK/wide.json > NEW.json" ranks=8 cluster="$WORK/wide.json"
 refuses "a search without a cluster" 64 "cluster=" ranks=8 search=true
 refuses "json without a cluster" 64 "cluster=" ranks=8 json=true
 refuses "the memory of a machine, and a cluster" 64 "leave out either" ranks=8 cluster=dgx-h100 memory=80GiB
