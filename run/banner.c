@@ -191,5 +191,6 @@ void banner_next(const Run *r) {
     snprintf(out, sizeof out, "models/%s", !slash ? dir : slash[1] ? slash + 1 : "mine");
     line("text", "./train_gpt sample %s", shell_word(dir).text);
     line("curve", "%s/loss.svg", dir);
-    line("export", "./train_gpt export %s out=%s", shell_word(dir).text, shell_word(out).text);
+    if (r->config->model.shape.logit_softcap == 0) /* export refuses a soft cap */
+        line("export", "./train_gpt export %s out=%s", shell_word(dir).text, shell_word(out).text);
 }

@@ -24,7 +24,7 @@ typedef struct {
     /* the grid; each axis with more than one rank, except shard, has a key of its own in the line, as replica_ms */
     Mesh    mesh;
     int     has_sent;      /* 1 if the line has the bytes that a rank sends along each axis */
-    Metric  more[METRICS_MORE]; /* [mores] numbers that not every run has, in the order of the line (metric_add) */
+    Metric  more[METRICS_MORE]; /* [mores] further numbers of the line, in its order (metric_add) */
     int     mores;
     double  epoch;         /* passes over data.train so far (sample_epochs) */
     int64_t memory_bytes;  /* largest memory that rank 0 has used so far; 0: not known */

@@ -36,6 +36,8 @@ for run in one llama; do
     expect "$run: sample" quiet "$TRAIN" sample "$WORK/$run" tokens=4
 done
 expect "no export of a soft cap" exits 65 "logit_softcap = 5" "$TRAIN" export "$WORK/one" out="$WORK/hf"
+offers() { train run.dir="$WORK/offers$1" run.steps=1 eval.every=0 model.logit_softcap="$1" | grep -c '^export '; }
+expect "the end of a run offers an export, but not of a soft cap" [ "$(offers 0) $(offers 5)" = "1 0" ]
 expect "export of µP: a plain model" quiet "$TRAIN" export "$WORK/model.mup_base_n_embd=21" out="$WORK/hf"
 expect "config.json names the kind" grep -q '"model_type": "gpt2_softcap"' "$WORK/one/checkpoints/step_00000006/config.json"
 expect "and the spread" grep -q '"initializer_range": 0.04' "$WORK/one/checkpoints/step_00000006/config.json"
