@@ -236,7 +236,7 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
                 "folder away does not exist", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/z*.bin"), "\"here/z*.bin\" matches no file", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/a.bin", "here/z.bin"), "\"here/z.bin\" does not exist", NULL);
-    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "/none*"), "\"/none*\" matches no file", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "/proc/none*"), "\"/proc/none*\" matches no file", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, ""), "data.train", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 0, ""), "data.train names no token files", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here"), "here is a folder", NULL);
