@@ -141,7 +141,11 @@ static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
 static uint64_t window_of(const unsigned char *header, int64_t bytes) {
     /* bytes of the two fields of the header, by the bits that announce them (RFC 8878 3.1.1.1) */
     static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8};
-    if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0 || header[4] & 0x20) return 0;
+    if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0) return 0;
+    if (header[4] & 0x20) { /* a single segment, whose window is the whole text */
+        int at = 5 + DICTIONARY[header[4] & 3], count = header[4] >> 6 ? SIZE[header[4] >> 6] : 1;
+        return at + count > bytes ? 0 : little_endian(header + at, count) + (count == 2 ? 256 : 0);
+    }
     uint64_t base = (uint64_t)1 << (10 + (header[5] >> 3)), window = base + base / 8 * (header[5] & 7);
     int      at = 6 + DICTIONARY[header[4] & 3], count = SIZE[header[4] >> 6];
     if (at + count > bytes || count == 0) return window;
