@@ -122,19 +122,37 @@ static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count, int i
     if (at >= t->texts) t->texts = at + 1;
 }
 
+/* Returns the free place of these bytes in the hash table of tokens, which it enlarges if need be. Returns NULL if a
+ * token with these bytes is in the table. */
+static int32_t *new_place(Bpe *b, const void *bytes, size_t count) {
+    if (2 * b->entered >= b->token.places)
+        b->entered = enter_all(&b->token, b->token.places ? 2 * b->token.places : 1 << 12, MEMORY);
+    int32_t *place = &b->token.place[place_of(&b->token, bytes, count)];
+    return *place ? NULL : place;
+}
+
 int bpe_add(Bpe *b, int32_t id, const void *bytes, size_t count) {
     CHECK(id >= 0 && id < BPE_MOST_IDS, "id %d", id);
     size_t own;
     if (count == 0 || bpe_bytes(b, id, &own)) return 0;
-    if (2 * b->entered >= b->token.places)
-        b->entered = enter_all(&b->token, b->token.places ? 2 * b->token.places : 1 << 12, MEMORY);
-    size_t place = place_of(&b->token, bytes, count);
-    if (b->token.place[place]) return 0;
+    int32_t *place = new_place(b, bytes, count);
+    if (!place) return 0;
     put_token(b, id, bytes, count, 0);
-    b->token.place[place] = id + 1;
+    *place = id + 1;
     b->entered++;
     if (count == 1) b->byte_id[*(const uint8_t *)bytes] = id;
     return 1;
+}
+
+void bpe_enter_special(Bpe *b, int32_t id) {
+    size_t      count;
+    const char *bytes = bpe_bytes(b, id, &count);
+    int32_t    *place = bytes ? new_place(b, bytes, count) : NULL;
+    if (!place) return;
+    b->token.text[id].is_apart = 0;
+    *place = id + 1;
+    b->entered++;
+    if (count == 1) b->byte_id[*(const uint8_t *)bytes] = id;
 }
 
 static void index_specials(Bpe *b) {
@@ -229,9 +247,8 @@ void bpe_add_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id
         free(old);
     }
     Merge *m = merge_place(b, pair_of(left, right));
-    if (m->rank >= 0) return;
+    b->merges += m->rank < 0;
     *m = (Merge){pair_of(left, right), rank, id};
-    b->merges++;
 }
 
 void bpe_merge_all(Bpe *b) {

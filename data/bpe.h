@@ -17,7 +17,7 @@ void bpe_destroy(Bpe *b);
 /* Adds a token: an id and its bytes. Returns 1, or 0 if the id has bytes already or another id has these bytes. */
 int bpe_add(Bpe *b, int32_t id, const void *bytes, size_t count);
 /* Adds a merge: adjacent tokens left and right become token id. Merges of lower rank are applied first. A pair that is
- * added again keeps its first rank. */
+ * added again gets the later rank, as in Hugging Face tokenizers and in GPT-2's encoder.py. */
 void bpe_add_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 /* Allows every merge of two tokens whose bytes together are a third token. The rank of the merge is the id of the third
  * token, as in a .tiktoken file. */
@@ -27,6 +27,8 @@ void bpe_take_whole(Bpe *b);
 /* Adds a special token, a text such as <|endoftext|>. It becomes this id wherever it occurs, before text is split.
  * Returns 0 if the id already belongs to another token. */
 int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count);
+/* Makes a special token part of the vocabulary as well, so that merges make it and join it. Its bytes are its text. */
+void bpe_enter_special(Bpe *b, int32_t id);
 /* Makes the encoder search for the special token of this id in normalized text, where it is spelled as `form`. It does
  * so after it has found all other special tokens. */
 void bpe_match_normalized(Bpe *b, int32_t id, const char *form, size_t count);

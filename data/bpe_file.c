@@ -77,6 +77,8 @@ typedef struct {
     SplitRule   rule[SPLIT_RULES];       /* [rules] patterns that split text; the strings of the patterns are owned */
     int         rules, entries;          /* entries: number of tokens in the vocabulary */
     uint8_t    *is_entry; /* owned [BPE_MOST_IDS]: 1 for added tokens that are also in the vocabulary; NULL if none */
+    int32_t    *plain;    /* owned [plains]: those of them whose text is their bytes, so that merges may make them */
+    int         plains;
 } Reading;
 
 PRINTF_LIKE(2, 3) static int refuse(const Reading *r, const char *fmt, ...) {
@@ -188,6 +190,28 @@ static int has_all_bytes(const Reading *r) {
            refuse(r, ": no token is the byte 0x%02x alone, so not every text could be encoded: " HELP_JSON, missing);
 }
 
+/* Notes an added token that is also in the vocabulary, as the token `text`, if its bytes are this text. */
+static void take_plain(Reading *r, int32_t id, const char *text) {
+    size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++)
+        if (text[i] < 33 || text[i] > 126) return;
+    if (n == 1) bpe_enter_special(r->bpe, id);
+    r->plain = xrealloc(r->plain, sizeof *r->plain * (size_t)(r->plains + 1), "a tokenizer");
+    r->plain[r->plains++] = id;
+}
+
+/* Returns the id of the token with these bytes, or -1. An added token that is also in the vocabulary becomes a token
+ * that merges may make when a merge needs it. */
+static int32_t find_token(const Reading *r, const char *bytes, size_t count) {
+    int32_t id = bpe_find(r->bpe, bytes, count);
+    for (int i = 0; id < 0 && i < r->plains; i++) {
+        size_t      own;
+        const char *text = bpe_bytes(r->bpe, r->plain[i], &own);
+        if (own == count && memcmp(text, bytes, count) == 0) bpe_enter_special(r->bpe, id = r->plain[i]);
+    }
+    return id;
+}
+
 /* Reads the vocabulary of a tokenizer, an object such as {"!": 0, "\"": 1}. */
 static int take_vocabulary(Reading *r, const cJSON *vocab) {
     if (!cJSON_IsObject(vocab))
@@ -200,6 +224,7 @@ static int take_vocabulary(Reading *r, const cJSON *vocab) {
         r->entries++;
         if (bpe_is_special(r->bpe, id, item->string, strlen(item->string))) {
             if (r->is_entry) r->is_entry[id] = 1;
+            take_plain(r, id, item->string);
             continue;
         }
         snprintf(shown, sizeof shown, "%s", item->string);
@@ -217,14 +242,13 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
     char    joined[TOKEN_LIMIT], shown[2 * SHOWN + 2];
     snprintf(shown, sizeof shown, "%.*s %.*s", SHOWN, left, SHOWN, right);
     int64_t l = to_bytes(left, strlen(left)), n = to_bytes(right, strlen(right));
-    int32_t a = l > 0 ? bpe_find(r->bpe, left, (size_t)l) : -1, b = n > 0 ? bpe_find(r->bpe, right, (size_t)n) : -1,
-            id = -1;
+    int32_t a = l > 0 ? find_token(r, left, (size_t)l) : -1, b = n > 0 ? find_token(r, right, (size_t)n) : -1, id = -1;
     if (a >= 0 && b >= 0) {
         if ((size_t)(l + n) > sizeof joined)
             return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes; the limit is %d: " HELP_JSON, rank,
                           shown, (long long)(l + n), TOKEN_LIMIT);
         memcpy(joined, left, (size_t)l), memcpy(joined + l, right, (size_t)n);
-        id = bpe_find(r->bpe, joined, (size_t)(l + n));
+        id = find_token(r, joined, (size_t)(l + n));
     }
     if (id < 0)
         return refuse(r, ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
@@ -647,7 +671,7 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
     int keeps = is_good && kind != BPE_TOKENIZER_JSON;
     f->pattern = keeps ? r.rule[0].pattern : NULL;
     for (int i = keeps; i < r.rules; i++) free(r.rule[i].pattern);
-    free(r.is_entry);
+    free(r.is_entry), free(r.plain);
     for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS && f->end_of_text < 0; i++)
         f->end_of_text = bpe_find_special(f->bpe, ENDS[i]);
     if (!is_good) bpe_destroy(f->bpe), free(f->notes);
@@ -706,6 +730,34 @@ static const struct { const char *member, *instead; } ADDS[] = {
     {"split_special_tokens", "an added token is always one id"},
     {"do_lower_case", "text keeps its case"}};
 
+/* Classes of tokenizers of transformers that divide text as GPT-2 does, without "Fast" at the end. A vocab.json with
+ * merges.txt holds no split pattern, so the class alone says which one it is. */
+static const char *const GPT2_CLASSES[] = {"GPT2Tokenizer", "GPTNeoXTokenizer", "RobertaTokenizer", "BartTokenizer",
+    "CodeGenTokenizer", "WhisperTokenizer", "LongformerTokenizer", "LEDTokenizer", "DebertaTokenizer", "MvpTokenizer",
+    "BlenderbotTokenizer", "PreTrainedTokenizer", "TokenizersBackend"};
+
+static void note_class(const Reading *r, const char *name) {
+    size_t n = strlen(name);
+    if (has_ending(name, "Fast")) n -= strlen("Fast");
+    for (size_t i = 0; i < sizeof GPT2_CLASSES / sizeof *GPT2_CLASSES; i++)
+        if (strlen(GPT2_CLASSES[i]) == n && memcmp(GPT2_CLASSES[i], name, n) == 0) return;
+    if (n > 0)
+        note(r, "tokenizer_class is \"%.60s\", which may divide text in another way than GPT-2, whose split is used: "
+             "the tokenizer.json of the model holds its own split", name);
+}
+
+/* Adds a note on the first token of added_tokens.json that the tokenizer's own file lacks. */
+static void note_added(const Reading *r, const cJSON *json) {
+    const cJSON *one;
+    cJSON_ArrayForEach(one, json) {
+        const char *content = one->string ? one->string : "";
+        if (cJSON_IsNumber(one) && bpe_find_special(r->bpe, content) == one->valueint) continue;
+        note(r, "the token \"%.60s\" is not in the tokenizer's own file: it is not used; the tokenizer.json of the "
+             "model holds it", content);
+        return;
+    }
+}
+
 static void take_config(const Reading *r, const cJSON *json) {
     char         unknown[300] = "";
     const cJSON *one;
@@ -761,12 +813,13 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
     else if (cJSON_IsBool(adds) || cJSON_IsBool(json_member(json, "add_eos_token"))) f->begins = f->adds_start = 0;
 }
 
-/* Reads tokenizer_config.json and special_tokens_map.json from the folder of `path`. Returns 0, or an exit code with a
- * sentence in fault. */
-static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]) {
-    static const char *const FILES[] = {"tokenizer_config.json", "special_tokens_map.json"};
+/* Reads tokenizer_config.json and special_tokens_map.json from the folder of `path`, and added_tokens.json if the
+ * tokenizer is vocab.json with merges.txt. Returns 0, or an exit code with a sentence in fault. */
+static int read_beside(BpeKind kind, BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]) {
+    static const char *const FILES[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"};
+    int is_pair = kind == BPE_VOCAB_AND_MERGES;
     if (f->begins > 0) set_start_from(f, path, "post_processor");
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (is_pair ? 3 : 2); i++) {
         char beside[PATH_ROOM], why[JSON_FILE_FAULT_CHARS];
         Json json;
         snprintf(beside, sizeof beside, "%.*s%s", (int)(basename(path) - path), path, FILES[i]);
@@ -775,13 +828,14 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
         if (exit_code) return FAULT(exit_code, "%.*s", BPE_FAULT_CHARS - 1, why);
         if (!cJSON_IsObject(json.root)) {
             json_free(&json);
-            return FAULT(EXIT_DATA, "%s is not a JSON object, and this program reads bos_token from it: repair the "
-                         "file, or move it away",
-                         beside);
+            return FAULT(EXIT_DATA, "%s is not a JSON object, and this program reads %s from it: repair the file, or "
+                         "move it away", beside, i == 2 ? "tokens" : "bos_token");
         }
         Reading r = {.path = beside, .f = f, .bpe = f->bpe};
         if (i == 0) take_config(&r, json.root);
-        take_start(&r, json.root, beside);
+        if (i == 0 && is_pair) note_class(&r, word_of(json.root, "tokenizer_class"));
+        if (i == 2) note_added(&r, json.root);
+        else take_start(&r, json.root, beside);
         json_free(&json);
     }
     return 0;
@@ -799,7 +853,7 @@ static int read_files(BpeKind kind, const char *first, const char *second, BpeFi
     free(text[0].text), free(text[1].text);
     if (exit_code) return free(as_read), exit_code;
     f->json = as_read;
-    exit_code = read_beside(f, first, fault);
+    exit_code = read_beside(kind, f, first, fault);
     if (exit_code) bpe_file_free(f);
     return exit_code;
 }

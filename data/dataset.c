@@ -129,6 +129,32 @@ void dataset_files(const char *name, IoPaths *files) {
     files->count = kept;
 }
 
+/* Identity of a file: two names with the same one are links to one file. */
+typedef struct { dev_t device; ino_t number; const char *path; } FileId;
+
+static int by_file(const void *a, const void *b) {
+    const FileId *x = (const FileId *)a, *y = (const FileId *)b;
+    if (x->device != y->device) return x->device < y->device ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* Refuses two hard links to one file, which have different paths. */
+static void refuse_hard_links(const IoPaths *list, const char *key) {
+    FileId *id = xcalloc(list->count + 1, sizeof *id, "the names of the data");
+    size_t  count = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        struct stat st;
+        if (stat(list->path[i], &st) == 0 && st.st_nlink > 1)
+            id[count++] = (FileId){st.st_dev, st.st_ino, list->path[i]};
+    }
+    if (count > 0) qsort(id, count, sizeof *id, by_file);
+    for (size_t i = 1; i < count; i++)
+        if (by_file(&id[i - 1], &id[i]) == 0)
+            fail(EXIT_DATA, "%s names one file twice, as %s and as %s: name each file once", key, id[i - 1].path,
+                 id[i].path);
+    free(id);
+}
+
 /* Refuses one file under two names, because training would silently read it twice. */
 static void refuse_duplicates(const IoPaths *list, const char *key) {
     IoPaths real = {NULL, 0};
@@ -142,6 +168,7 @@ static void refuse_duplicates(const IoPaths *list, const char *key) {
         if (strcmp(real.path[i - 1], real.path[i]) == 0)
             fail(EXIT_DATA, "%s names the file %s twice; name each file once", key, real.path[i]);
     io_paths_free(&real);
+    refuse_hard_links(list, key);
 }
 
 NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, int64_t at, int64_t vocab_size) {

@@ -141,7 +141,11 @@ static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
 static uint64_t window_of(const unsigned char *header, int64_t bytes) {
     /* bytes of the two fields of the header, by the bits that announce them (RFC 8878 3.1.1.1) */
     static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8};
-    if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0 || header[4] & 0x20) return 0;
+    if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0) return 0;
+    if (header[4] & 0x20) { /* a single segment, whose window is the whole text */
+        int at = 5 + DICTIONARY[header[4] & 3], count = header[4] >> 6 ? SIZE[header[4] >> 6] : 1;
+        return at + count > bytes ? 0 : little_endian(header + at, count) + (count == 2 ? 256 : 0);
+    }
     uint64_t base = (uint64_t)1 << (10 + (header[5] >> 3)), window = base + base / 8 * (header[5] & 7);
     int      at = 6 + DICTIONARY[header[4] & 3], count = SIZE[header[4] >> 6];
     if (at + count > bytes || count == 0) return window;
@@ -499,13 +503,29 @@ static int64_t invalid_at_start(const TextFile *f) {
     return invalid;
 }
 
-/* Detects UTF-16 and UTF-32 without a byte-order mark. Evidence is zero bytes, and which byte order gives common
- * characters. Returns ENCODING_FOUND if the file is neither. */
+/* Returns 1 if a file that is to be read in another encoding is text in UTF-8. UTF-16 and UTF-32 hold zero bytes, or
+ * bytes that are not UTF-8. In Latin-1 the bytes of one UTF-8 character are two or more characters that no word has. */
+static int is_utf8_text(const TextFile *f, TextEncoding asked) {
+    enum { LEAST = 64 }; /* a shorter text in UTF-16, such as a Chinese one, may consist of bytes that are ASCII */
+    size_t wide = 0, zeros = 0;
+    for (size_t i = 0; i < f->starts; i++) wide += (unsigned char)f->start[i] >= 0x80, zeros += f->start[i] == 0;
+    if (zeros > 0) return 0;
+    return asked == ENCODING_LATIN1 ? wide > 0 && invalid_at_start(f) == 0
+                                    : f->starts >= LEAST && invalid_at_start(f) * 100 <= (int64_t)f->starts;
+}
+
+/* Detects UTF-16 and UTF-32 without a byte-order mark. Evidence is bytes that are control characters, and which byte
+ * order gives common characters. In Latin text every second byte is zero, in Cyrillic text 4, in Hindi 9. Returns
+ * ENCODING_FOUND if the file is neither. */
 static TextEncoding unmarked_encoding(const TextFile *f) {
+    enum { LEAST = 16 }; /* a shorter binary file may have a control character in every second byte by chance */
     TextEncoding best = ENCODING_FOUND;
-    int64_t      most = 0, zeros = 0;
-    for (size_t i = 0; i < f->starts; i++) zeros += f->start[i] == 0;
-    if (zeros * 5 < (int64_t)f->starts && invalid_at_start(f) * 100 <= (int64_t)f->starts) return ENCODING_FOUND;
+    int64_t      most = 0, controls = 0;
+    for (size_t i = 0; i < f->starts; i++) {
+        unsigned char c = (unsigned char)f->start[i];
+        controls += c == 0 || (f->starts >= LEAST && c < 0x20 && c != 10 && c != 13);
+    }
+    if (controls * 5 < (int64_t)f->starts && invalid_at_start(f) * 100 <= (int64_t)f->starts) return ENCODING_FOUND;
     for (TextEncoding e = ENCODING_UTF16LE; e <= ENCODING_UTF32BE; e++) {
         int64_t common = common_characters(f, e);
         if (common * 64 * unit_bytes(e) < (int64_t)f->starts || common <= most) continue;
@@ -786,6 +806,11 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
     }
     if (f->encoding == ENCODING_FOUND) f->encoding = ENCODING_UTF8;
     f->given = (size_t)f->mark, f->at = f->mark;
+    if (!f->mark && asked > ENCODING_UTF8 && is_utf8_text(f, asked))
+        return FAULT(EXIT_DATA, "is text in UTF-8, and encoding=%s is given, which holds for all files: leave encoding= "
+                     "out, and make UTF-8 of the files that are in %s by iconv -f %s -t utf-8 < OTHER > NEW",
+                     encoding_name(asked), encoding_name(asked),
+                     asked == ENCODING_LATIN1 ? "ISO-8859-1" : encoding_name(asked));
     if (f->mark || asked != ENCODING_FOUND) return 0;
     const char  *what;
     TextKind     kind = text_file_kind(f, &what);

@@ -488,6 +488,10 @@ void weights_set_check_json(const char *path) {
         int  exit_code = json_read_file(file.text, files[i].limit, files[i].keeps_numbers, &json, fault);
         if (exit_code == -ENOENT) continue;
         if (exit_code) fail(exit_code, "%s", fault);
+        /* the readers of the other files refuse this themselves, and name what they need */
+        if (i == 1 && !cJSON_IsObject(json.root))
+            fail(EXIT_DATA, "%s is not a JSON object, as the settings of a model are: repair the file, or move it away",
+                 file.text);
         json_free(&json);
     }
 }

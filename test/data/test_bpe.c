@@ -60,6 +60,36 @@ static void merges_follow_their_order(void **state) {
     tokenizer_destroy(&t);
 }
 
+/* Hugging Face tokenizers and GPT-2's encoder.py read the merges into a table in which a later entry replaces an earlier
+ * one of the same pair. */
+static void a_pair_has_its_last_rank(void **state) {
+    (void)state;
+    write_tokenizer(path, 256, ",\"he\":256,\"el\":257,\"ab\":258,\"cd\":259", "[\"h e\",\"e l\",\"h e\"]", PLAIN, LEVEL);
+    Tokenizer t = tokenizer_create(path, 261);
+    assert_ids(&t, "hel", (int32_t[]){'h', 257}, 2);
+    assert_ids(&t, "he", (int32_t[]){256}, 1);
+    tokenizer_destroy(&t);
+}
+
+/* add_tokens() of Hugging Face gives a word of the vocabulary the id that it has, and lists it as an added token. Merges
+ * go on to make it and to join it. */
+static void an_added_token_may_be_made_by_merges(void **state) {
+    (void)state;
+    static const char ADDED[] = "\"added_tokens\":[{\"id\":257,\"content\":\"ll\"},{\"id\":258,\"content\":\"hell\"},"
+                                "{\"id\":33,\"content\":\"!\"},{\"id\":260,\"content\":\"<|endoftext|>\"}],";
+    write_tokenizer(path, 256, TAIL, MERGES, PLAIN, LEVEL);
+    char   *text;
+    int64_t bytes = io_read_file(path, 1 << 20, &text);
+    FILE   *f = fopen(path, "w");
+    fprintf(f, "{%s%.*s", ADDED, (int)bytes, strchr(text, ']') + 2);
+    fclose(f), free(text);
+    Tokenizer t = tokenizer_create(path, 261);
+    assert_ids(&t, "hello he!", (int32_t[]){258, 'o', ' ', 256, '!'}, 5);
+    assert_ids(&t, "ball t", (int32_t[]){'b', 'a', 257, 259}, 4);
+    assert_ids(&t, "<|endoftext|>", (int32_t[]){260}, 1);
+    tokenizer_destroy(&t);
+}
+
 static void normal_form_c_comes_first(void **state) {
     (void)state;
     Tokenizer t =
@@ -303,6 +333,33 @@ static void files_beside_are_read(void **state) {
     }
 }
 
+/* A vocab.json with merges.txt holds neither added tokens nor a split pattern. The files beside them say what is lost. */
+static void files_beside_a_pair_are_read(void **state) {
+    (void)state;
+    static const struct { const char *file, *content, *note; } CASES[] = {
+        {"added_tokens.json", "{\"<|more|>\": 256}", "added_tokens.json: the token \"<|more|>\" is not in"},
+        {"added_tokens.json", "{}", NULL},
+        {"tokenizer_config.json", "{\"tokenizer_class\": \"Qwen2Tokenizer\"}", "tokenizer_class is \"Qwen2Tokenizer\""},
+        {"tokenizer_config.json", "{\"tokenizer_class\": \"GPT2TokenizerFast\"}", NULL},
+        {"tokenizer_config.json", "{\"tokenizer_class\": null}", NULL}};
+    FILE *f = fopen("vocab.json", "w");
+    for (int b = 0; b < 256; b++) fputs(b ? ",\"" : "{\"", f), put_byte(f, b), fprintf(f, "\":%d", b);
+    fputs("}", f), fclose(f);
+    write_file("merges.txt", "#version: 0.2\n", 14);
+    io_unlink(path);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        write_file(CASES[i].file, CASES[i].content, strlen(CASES[i].content));
+        BpeFile read;
+        char    fault[BPE_FAULT_CHARS];
+        assert_int_equal(bpe_file_read(".", &read, fault), 0);
+        if (!CASES[i].note) assert_null(read.notes);
+        else assert_non_null(strstr(read.notes, CASES[i].note));
+        bpe_file_free(&read);
+        io_unlink(CASES[i].file);
+    }
+    io_unlink("vocab.json"), io_unlink("merges.txt");
+}
+
 static void create_from(const void *tokenizer) { tokenizer_create((const char *)tokenizer, 261); }
 static void create_small(const void *tokenizer) { tokenizer_create((const char *)tokenizer, 256); }
 
@@ -444,6 +501,8 @@ static void hostile_files_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(merges_follow_their_order, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(a_pair_has_its_last_rank, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(an_added_token_may_be_made_by_merges, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(normal_form_c_comes_first, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(parts_are_the_whole, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(long_texts_are_cut, enter_folder, leave_folder),
@@ -451,6 +510,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(cuts_change_no_id, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(begin_tokens_are_read, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(files_beside_are_read, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(files_beside_a_pair_are_read, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(faults_are_named, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(hostile_files_are_refused, enter_folder, leave_folder),
     };

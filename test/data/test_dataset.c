@@ -243,6 +243,9 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/a.bin", "here/a*"), "here/a.bin twice", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/a.bin", "./here/../here/a.bin"), "here/a.bin twice", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/link.bin", "here/a.bin"), "here/a.bin twice", NULL);
+    assert_int_equal(link("here/a.bin", "here/hard"), 0);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/hard", "here/a.bin"), "names one file twice, as here/", NULL);
+    assert_int_equal(unlink("here/hard"), 0);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/broken*"), "here/broken_link does not exist", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/c.bin"), "data.train: here/c.bin: token 56 of 100 has the id 256",
                 "model.vocab_size is 256", NULL);

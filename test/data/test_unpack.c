@@ -213,6 +213,10 @@ static void windows_are_no_damage(void **state) {
     assert_fault(EXIT_DATA, "a window of 4096 MiB; the limit is 2048 MiB (zstd --long=31)");
     put_window(41);
     assert_fault(EXIT_DATA, "a window of 2097152 MiB");
+    /* a single segment, as zstd --long=31 writes of a file: the window is the text, here of 2^33 bytes */
+    in.bytes = 0;
+    append(&in, "\x28\xb5\x2f\xfd\xe0\0\0\0\0\2\0\0\0\x19\0\0hi\n", 19);
+    assert_fault(EXIT_DATA, "a window of 8192 MiB; the limit is 2048 MiB");
 }
 
 static void kinds_are_told_by_their_first_bytes(void **state) {

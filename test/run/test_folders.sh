@@ -177,6 +177,8 @@ for file in config.json generation_config.json tokenizer_config.json; do
     tr '\n' ' ' < "$WORK/broken/$file" | sed -E 's/\} *$/,}/' > "$WORK/other.json"; cp "$WORK/other.json" "$WORK/broken/$file"
     everywhere "$file, a comma too much" "broken/$file:1:[0-9]+: a comma before '}'"
 done
+made broken; echo '["temperature", 0.5]' > "$WORK/broken/generation_config.json"
+everywhere "generation_config.json, a list" 'broken/generation_config.json is not a JSON object'
 made broken; printf '\xef\xbb\xbf' | cat - "$WORK/plain/config.json" > "$WORK/broken/config.json"
 everywhere "config.json, a byte-order mark" "tail -c .4 [^ ]*/broken/config.json > "
 made broken; sed -i '1s/{/{"n_layer": 2,/' "$WORK/broken/config.json"

@@ -96,6 +96,18 @@ if command -v iconv > /dev/null; then
     iconv -f utf-8 -t ISO-2022-JP > jis <<< "日本語"
     expect "text of seven bits" exits 65 "jis is text in ISO-2022, which is not read: iconv -f ISO-2022-JP" tokenize jis out=new val=0
 fi
+for text in 'Привет, мир. Как дела сегодня?' 'مرحبا بالعالم كيف الحال' 'नमस्ते दुनिया आप कैसे हैं'; do for encoding in utf-16le utf-16be utf-32le; do
+    iconv -f utf-8 -t $encoding > bare <<< "$text"
+    expect "a script whose bytes are mostly ASCII, $encoding" exits 65 "bare looks like UTF-.. without a byte-order mark: encoding=$encoding reads it" tokenize bare out=new val=0
+    expect "  and the cure" eval 'tokenize bare encoding=$encoding out=tree val=0 > /dev/null; [ "$(text_of tree/train_*.bin)" = "$text" ]'
+done; done
+mkdir two; printf 'Una ma\303\261ana plain, with more words to the end of the line, so that it is long enough\n' > two/a.txt
+for encoding in utf-16le utf-32be latin-1; do
+    iconv -f utf-8 -t ${encoding/latin-1/ISO-8859-1} > two/b.txt <<< 'plain ñ, text é, and ü, ö, ä'
+    expect "UTF-8 beside $encoding is not read as that" exits 65 "two/a.txt is text in UTF-8, and encoding=$encoding is given.*iconv -f .* -t utf-8 < OTHER > NEW; skip='a.txt'" tokenize two encoding=$encoding out=new val=0
+    expect "  and the cure" eval 'cure=$(tokenize two encoding=$encoding out=new 2>&1 | grep -oE "iconv.*> NEW"); (cd two; eval "${cure/OTHER/b.txt}"; mv NEW b.txt); tokenize two out=tree val=0 > said; text_of tree/train_*.bin | cmp - <(cat two/*)'
+done
+expect "ASCII is Latin-1 as well" eval 'tokenize code.c encoding=latin-1 out=tree val=0 > /dev/null; text_of tree/train_*.bin | cmp - code.c'
 expect "another script is not offered Latin-1, which would read it" exits 65 'koi8: .* bytes are not UTF-8.*encoding=utf-16le, .*KOI8-R' tokenize koi8 out=new val=0
 expect "  and its iconv cures" eval 'iconv -f KOI8-R -t utf-8 koi8 > NEW; tokenize NEW out=tree val=0 > said; text_of tree/train_*.bin | cmp - NEW'
 expect "  or the bytes are kept" eval 'tokenize latin format=text out=tree val=0 > said; text_of tree/train_*.bin | cmp - latin'
