@@ -807,8 +807,8 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
     if (f->encoding == ENCODING_FOUND) f->encoding = ENCODING_UTF8;
     f->given = (size_t)f->mark, f->at = f->mark;
     if (!f->mark && asked > ENCODING_UTF8 && is_utf8_text(f, asked))
-        return FAULT(EXIT_DATA, "is text in UTF-8, and encoding=%s is given, which holds for all files: leave encoding= "
-                     "out, and make UTF-8 of the files that are in %s by iconv -f %s -t utf-8 < OTHER > NEW",
+        return FAULT(EXIT_DATA, "is text in UTF-8, and encoding=%s is given, which holds for all files: leave "
+                     "encoding= out, and make UTF-8 of the files that are in %s by iconv -f %s -t utf-8 < OTHER > NEW",
                      encoding_name(asked), encoding_name(asked),
                      asked == ENCODING_LATIN1 ? "ISO-8859-1" : encoding_name(asked));
     if (f->mark || asked != ENCODING_FOUND) return 0;
