@@ -116,9 +116,15 @@ static void abort_job(int exit_code) {
 }
 
 /* Ends processes that a launcher started but that cannot find each other. Otherwise each would train alone in the same
- * run folder. Only rank 0 prints the message. */
+ * run folder. Rank 0 prints the cure. Tasks of srun above 0 print a line, too: task 0 may not be there, because a shell
+ * that srun once started keeps its variables. */
 static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
-    if (launch.rank > 0) _exit(EXIT_NODEVICE);
+    if (launch.rank > 0 && (launch.manager || !getenv("SLURM_STEP_ID"))) _exit(EXIT_NODEVICE);
+    if (launch.rank > 0)
+        fail(EXIT_NODEVICE,
+             "SLURM_PROCID=%d: srun started %d tasks that cannot connect, and task 0 says what to type; in a shell "
+             "without srun, type: unset SLURM_STEP_ID",
+             launch.rank, expected);
     if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
         fail(EXIT_NODEVICE,
              "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a "

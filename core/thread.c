@@ -141,8 +141,9 @@ int thread_asked(void) {
     const char *text = getenv("OMP_NUM_THREADS");
     char       *end;
     long        first = text ? strtol(text, &end, 10) : 0;
-    if (!text || end == text || end[strspn(end, " \t,0123456789")] || first < 1) return 0;
-    return first < INT_MAX ? (int)first : INT_MAX;
+    /* libgomp ignores numbers that are too large, or keeps their last 32 bits */
+    if (!text || end == text || end[strspn(end, " \t,0123456789")] || first < 1 || first > INT_MAX) return 0;
+    return (int)first;
 }
 
 void thread_share(int share) {
@@ -159,6 +160,7 @@ void thread_share(int share) {
  * process exits with 71 and a message of ours. libgomp would only abort. */
 void thread_start_team(void) {
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = omp_get_max_threads();
+    if (threads < 1) omp_set_num_threads(threads = 1); /* libgomp takes OMP_NUM_THREADS=2147483648 as negative */
     if (processors > 0 && threads > processors) {
         warn("OMP_NUM_THREADS asks for %d threads: %d are used, as many as this machine has processors", threads,
              processors);

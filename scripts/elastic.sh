@@ -115,7 +115,7 @@ list_hosts() {
                if ($i ~ /^max[-_]slots=[1-9][0-9]*$/) continue # a limit for more ranks than slots, which never start here
                if (given || ($i !~ /^slots=/ && $i !~ /^[0-9]+$/)) refuse("\"" $i "\" is not supported: only slots=N and max_slots=N are")
                count = $i; sub(/^slots=/, "", count); given = 1 } }
-         count !~ /^[1-9][0-9]*$/ || count > 65536 { refuse("a number of slots from 1 to 65536 is expected") }
+         count !~ /^[1-9][0-9]*$/ || count + 0 > 65536 { refuse("a number of slots from 1 to 65536 is expected") }
          { if (!(host in slots)) order[++n] = host; slots[host] += count }
          END { if (bad) exit 64
                if (n == 0) { print ENVIRON["NAME"] " lists no host: write one a line, as nodeA slots=8" > "/dev/stderr"; exit 64 }

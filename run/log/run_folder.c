@@ -76,9 +76,9 @@ static void check_file(const Config *c, int i) {
     char       *text = NULL;
     if (lstat(path.text, &st) != 0 || is_same_file(path.text, c->path)) return;
     if (S_ISDIR(st.st_mode)) refuse_foreign(c, path.text, "is a folder");
-    /* Links and pipes are left out here. lock.c refuses them for files that are appended to, and other files are
-     * replaced whole. */
-    if (!S_ISREG(st.st_mode)) return;
+    /* lock.c refuses links, pipes and devices for the files that are appended to, and for gemm.json */
+    if (!S_ISREG(st.st_mode) && (i == METRICS || i == LOG || i == LOCK || i == ALGORITHMS)) return;
+    if (!S_ISREG(st.st_mode)) refuse_foreign(c, path.text, io_error_text(io_kind(st.st_mode)));
     int64_t bytes = io_read_start(path.text, START_BYTES, &text);
     if (bytes < 0)
         fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, io_error_text((int)bytes));
@@ -94,13 +94,17 @@ static void check_file(const Config *c, int i) {
 
 static int is_event_file(const char *name) { return strncmp(name, "events.out.tfevents.", 20) == 0; }
 
+/* Refuses a file in place of a folder. A link to a folder is a folder. */
+static void check_folder(const Config *c, const char *path) {
+    struct stat st;
+    if (lstat(path, &st) == 0 && !io_is_folder(path))
+        refuse_foreign(c, path, S_ISLNK(st.st_mode) ? "is a link to no folder" : "is not a folder");
+}
+
 /* Refuses a folder with an entry whose name is_own() does not accept. */
 static void check_names(const Config *c, const char *path, int (*is_own)(const char *)) {
-    struct stat    st;
     struct dirent *entry;
-    if (lstat(path, &st) != 0) return;
-    if (!S_ISDIR(st.st_mode) && !(S_ISLNK(st.st_mode) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)))
-        refuse_foreign(c, path, "is not a folder");
+    check_folder(c, path);
     DIR *folder = opendir(path);
     if (!folder) return; /* the folder cannot be read: that is reported when it is used */
     while ((entry = readdir(folder))) {
@@ -123,6 +127,7 @@ void run_folder_check(const Config *c) {
     for (int i = 0; i < FILES; i++) check_file(c, i);
     check_names(c, path_in_run(c, "tb").text, is_event_file);
     Path checkpoints = path_in_run(c, "checkpoints");
+    check_folder(c, checkpoints.text);
     int  count = folders_list(checkpoints.text, &list);
     for (int i = 0; i < count; i++)
         check_names(c, path_of("%s/%s", checkpoints.text, list[i].name).text, folder_is_own_file);

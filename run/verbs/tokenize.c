@@ -180,6 +180,25 @@ static int refuse_others_folder(void) {
     return 1;
 }
 
+/* Refuses notes in the folder that this verb did not write, because it replaces tokens.json and removes the list of
+ * inputs. Empty files, which a killed call may leave, are its own. */
+static void refuse_others_notes(void) {
+    static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME},
+                      *const STARTS[] = {"{\"vocab_size\":", "{\"path\":"};
+    for (int i = 0; i < 2; i++) {
+        Path        path = path_of("%s/%s", job.out.text, NAMES[i]);
+        struct stat st;
+        char       *start;
+        if (lstat(path.text, &st) < 0) continue;
+        if (!S_ISREG(st.st_mode)) refuse_folder(path.text, path_of("it %s", io_error_text(io_kind(st.st_mode))).text);
+        int64_t bytes = io_read_start(path.text, strlen(STARTS[i]), &start);
+        if (bytes < 0) fail(EXIT_IO, "tokenize: cannot read %s: %s", path.text, io_error_text((int)bytes));
+        int is_own = start[0] == 0 || strncmp(start, STARTS[i], strlen(STARTS[i])) == 0;
+        free(start);
+        if (!is_own) refuse_folder(path.text, "tokenize did not write it, and would replace it");
+    }
+}
+
 /* Refuses files that are named like a shard but were not written by this verb, because it replaces or removes only its
  * own. tokens.json in the folder has the counts of its own shards. A call that was killed while it moved its shards
  * leaves other counts. Returns the number of shards. */
@@ -199,9 +218,10 @@ static int64_t refuse_others_files(void) {
         tokens[is_val] += own, count++;
     }
     closedir(folder);
-    if (count == 0) return 0;
-    if (!tokens_json_counts(path.text, noted))
+    if (count > 0 && !tokens_json_counts(path.text, noted))
         refuse_folder(path.text, "no tokens.json beside it says that tokenize wrote it");
+    refuse_others_notes();
+    if (count == 0) return 0;
     if (!was_killed && (noted[0] < tokens[0] || noted[1] < tokens[1]))
         refuse_folder(path.text,
                       "the shards here hold more tokens than the tokens.json beside it counts, so another program "

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/error.h"
 #include "core/io.h"
@@ -122,8 +123,9 @@ static int verb_train_tokenizer(int texts, char **text) {
      * cannot be made again without its text. */
     static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
     for (int i = 0; i < 4; i++) {
-        Path there = path_of("%s/%s", asked.out, NAMES[i]);
-        if (io_file_bytes(there.text) > 0)
+        Path        there = path_of("%s/%s", asked.out, NAMES[i]);
+        struct stat st;
+        if (lstat(there.text, &st) == 0 && (!S_ISREG(st.st_mode) || st.st_size > 0))
             fail(EXIT_CONFIG,
                  "train-tokenizer: %s is there already, and a tokenizer beside it would change what it means: take "
                  "another out=, or move it away",

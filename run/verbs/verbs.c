@@ -203,8 +203,8 @@ RunLock *verb_take_out(const char *verb, const char *key, const char *path, int 
     Launch      launch = launch_detect();
     if (!path || (launch_is_mpirun(launch) && launch.rank > 0)) return NULL;
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-    /* a file that is replaced may be a link to a file; the new file then replaces the link */
-    if ((is_ours ? stat : lstat)(path, &st) == 0 && !S_ISREG(st.st_mode))
+    /* links are refused, too: the new file would replace the link, as root even /dev/stdout */
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
         fail(EXIT_CONFIG, "%s: %s=%s %s: name a file%s", verb, key, path, io_error_text(io_kind(st.st_mode)),
              is_ours ? "" : ", or print by giving no out=");
     if (!is_ours && access(folder, W_OK | X_OK) != 0)

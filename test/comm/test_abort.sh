@@ -59,6 +59,7 @@ build/emu*)
 esac
 alone "srun without MPI names the option" 69 "start them with: srun --mpi=pm" SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2
 alone "and mpirun" 69 "or, in a batch script, mpirun" SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2
+alone "a task above 0 does not end in silence" 69 "SLURM_PROCID=1: srun started 2 tasks that cannot connect" SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2
 case $B in *mpich*) other=mpirun ;; *) other=mpirun.mpich ;; esac
 if command -v $other >/dev/null 2>&1; then
     expect "another MPI's mpirun is refused" 69 "cannot connect; use the mpirun of" env OMPI_MCA_rmaps_base_oversubscribe=1 $other -np 2 "$program" fine

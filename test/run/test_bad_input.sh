@@ -83,6 +83,14 @@ foreign "a picture" loss.svg '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0
 foreign "a lock of a package manager" lock '12345'
 foreign "a checkpoint of another trainer" checkpoints/step_00000012/pytorch_model.bin 'weights'
 foreign "a file in tb" tb/notes.md '# notes'
+foreign "a file in place of the checkpoints" checkpoints 'weights'
+train run.dir="$WORK/unmounted" run.steps=2 eval.every=0 > /dev/null 2>&1
+mv "$WORK/unmounted/checkpoints" "$WORK/disk"; ln -s ../gone "$WORK/unmounted/checkpoints"; was=$(cksum < "$WORK/unmounted/metrics.jsonl")
+expect "checkpoints on a disk that is not mounted" exits 64 "unmounted/checkpoints is a link to no folder" train run.dir="$WORK/unmounted" run.steps=2
+expect "the metrics stay" [ "$(cksum < "$WORK/unmounted/metrics.jsonl")" = "$was" -a ! -e "$WORK/unmounted/metrics.jsonl.passed-over" ]
+ln -sfn ../disk "$WORK/unmounted/checkpoints"
+train run.dir="$WORK/unmounted" run.steps=2 eval.every=0 > "$WORK/said" 2>&1
+expect "with the disk the run is done" grep -q "nothing to do" "$WORK/said"
 foreign "algorithms" gemm.json '{"rows": 3}'
 mkdir "$WORK/foreign-2"; expect "a folder that is there is not offered" exits 64 "run.dir=$WORK/foreign-3" train run.dir="$WORK/foreign" run.steps=1
 expect "the folder that is offered works" quiet train run.dir="$WORK/foreign-3" run.steps=1

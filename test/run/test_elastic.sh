@@ -36,6 +36,11 @@ for text in 'localhost slots=2\r\n' '\357\273\277localhost slots=2\n' 'localhost
     printf "$text" > "$WORK/slots"
     expect "a hosts file, ${text@Q}" exits 64 'no start: .*pipeline \(3\): start 3' elastic hosts="$WORK/slots" parallel.pipeline=3 model.n_layer=3
 done
+# The number of slots is compared as a number: as texts 8 is more than 65536.
+for slots in 7 8 9 16 1024 65536; do
+    printf 'nodeX:%s\nnodeY slots=%s\n' $slots $slots > "$WORK/slots"
+    expect "$slots slots, and the host is asked" exits 77 "no start: no host answers" env AGENT="false --" scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/slots"
+done
 expect "fewer ranks than the config's smallest grid: 64" exits 64 'no start: .*pipeline \(2\): start 2' elastic np=1 parallel.pipeline=2
 expect "no program: 64" exits 64 'no program ./nowhere' env TRAIN_GPT=./nowhere scripts/elastic.sh "$WORK/tiny.json"
 printf '#!/bin/sh\necho "libraries cJSON 1.7.15, MPI: MPICH 4.0.2"\n' > "$WORK/mpich"; chmod +x "$WORK/mpich"

@@ -58,6 +58,8 @@ instead run/metrics.jsonl "$TRAIN" export run out=e
 instead run/metrics.jsonl "${resume[@]}"
 instead run/config.json "$TRAIN" run
 instead run/config.json "$TRAIN" watch run once=true
+instead run/config.json "${resume[@]}"
+instead run/loss.svg "${resume[@]}"
 instead run/lock "$TRAIN" watch run once=true
 instead run/lock "${resume[@]}"
 instead run/run_id "${resume[@]}" checkpoint.memory_every=1 checkpoint.memory_dir="$WORK"
@@ -72,9 +74,23 @@ instead model/tokenizer.json "$TRAIN" sample model tokens=2
 instead bpe/tokenizer.json "$TRAIN" tokenize text.txt out=x tokenizer=bpe/tokenizer.json
 instead data/train_000000.bin "$TRAIN" check tiny.json data.train=data/train_000000.bin
 instead data/tokens.json "$TRAIN" tiny.json run.dir=new
+mkdir notes vocabulary
+instead notes/tokens.json "$TRAIN" tokenize text.txt out=notes
+instead notes/tokens.inputs.jsonl "$TRAIN" tokenize text.txt out=notes
+for kind in FIFO socket "character device" directory; do
+    put "$kind" vocabulary/tokenizer.json
+    expect "train-tokenizer: a $kind stays" refused "vocabulary/tokenizer.json is there already" "$TRAIN" train-tokenizer text.txt out=vocabulary vocab_size=270
+    expect "it is as it was" [ ! -f vocabulary/tokenizer.json -o -L vocabulary/tokenizer.json ]; rm -r vocabulary/tokenizer.json
+done
 mkdir server
 instead server/leases.jsonl "$TRAIN" serve tiny.json run.dir=server outer.server=127.0.0.1:39613 outer.every=3 outer.key=k
 instead p.svg "$TRAIN" plot run out=p.svg
+ln -s nothing p.svg
+expect "plot: a link to nothing stays" refused "out=p.svg is a symbolic link, not a file" "$TRAIN" plot run out=p.svg
+expect "plot: csv= likewise" refused "csv=p.svg is a symbolic link, not a file" "$TRAIN" plot run out=q.svg csv=p.svg
+ln -sf /proc/self/fd/1 p.svg
+expect "plot: so does a link to standard output" refused "out=p.svg is a symbolic link, not a file" "$TRAIN" plot run out=p.svg
+expect "both are links" [ -L p.svg -a ! -e q.svg ]; rm p.svg
 expect "nothing was made" [ ! -e e -a ! -e p.svg -a ! -e new/metrics.jsonl ]
 expect "no lock stays" [ -z "$(find . -name '*.lock')" ]
 

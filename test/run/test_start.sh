@@ -75,7 +75,7 @@ expect "50 folders that do not verify: three lines and a count" [ $status = 0 -a
 # If OMP_NUM_THREADS is not a number, the OpenMP library alone would use all processors for each rank. The program
 # ignores the value, warns once, and divides the processors.
 share=$(unset OMP_NUM_THREADS; train_ranks 2 run.dir="$WORK/share" run.steps=1 2>&1 | grep -oE '[0-9]+ threads?( each)?' | head -n 1)
-for value in '' '1x' '-2' '0' '3;4' '1.5'; do
+for value in '' '1x' '-2' '0' '3;4' '1.5' 2147483648 4294967298 99999999999999999999; do
     OMP_NUM_THREADS=$value train_ranks 2 run.dir="$WORK/threads" run.steps=1 run.resume=never > "$WORK/out" 2>&1; rm -rf "$WORK/threads"
     expect "OMP_NUM_THREADS='$value' is ignored, and named once" [ "$(grep -oE '[0-9]+ threads?( each)?' "$WORK/out" | head -n 1)" = "$share" -a "$(grep -c 'OMP_NUM_THREADS=".*" is not a number of threads' "$WORK/out")" -eq 1 ]
 done

@@ -47,6 +47,12 @@ others() {
     expect "$1" exits 64 "others.* is in the way: $2.*; take another folder, out=$WORK/others-2, or move it away" tokenize "$text" out="$WORK/others" val=0
     expect "  is left as it is" [ "$(state "$WORK/others")" = "$before" ]
 }
+for name in tokens.json tokens.inputs.jsonl; do
+    mkdir "$WORK/others"; echo '{"mine": 1}' > "$WORK/others/$name"
+    others "a $name of another program" "tokenize did not write it, and would replace it"; rm -r "$WORK/others"
+done
+mkdir "$WORK/others"; : > "$WORK/others/tokens.json"
+tokenize "$text" out="$WORK/others" val=0 > /dev/null; ok $? "an empty one, as a killed call leaves it, is no fault"; rm -r "$WORK/others"
 mkdir "$WORK/others"; cp "$OUT/train_000000.bin" "$WORK/others"
 others "a shard of another program" "no tokens.json beside it says that tokenize wrote it"
 echo '{"mine": 1}' > "$WORK/others/tokens.json"
