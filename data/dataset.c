@@ -84,10 +84,11 @@ double dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t sam
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
 /* Refuses a glob that matches no file. If its folder is missing, the message names that folder. The message also says
- * how to make the data: by scripts/fetch.sh NAME if that knows datasets/NAME, otherwise by tokenize. */
-NORETURN static void fail_no_match(const char *key, const char *pattern) {
+ * how to make the data: by scripts/fetch.sh NAME if that knows datasets/NAME, otherwise by tokenize. To train with a
+ * vocabulary larger than that of bytes, a tokenizer comes first. */
+NORETURN static void fail_no_match(const char *key, const char *pattern, int64_t vocab_size) {
     static const char *const FETCHED[] = {"tinyshakespeare", "tinystories", "fineweb-10b", "fineweb-edu", "climbmix"};
-    char        folder[4096], cure[4500];
+    char        folder[4096], cure[3 * sizeof(ShellWord) + 200];
     struct stat st;
     int         wild = strpbrk(pattern, "*?[") != NULL;
     snprintf(folder, sizeof folder, "%s", pattern);
@@ -100,8 +101,12 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
         slash = strrchr(folder, '/');
         if (slash) slash[slash == folder] = 0;
     }
-    snprintf(cure, sizeof cure, "text becomes shards by ./train_gpt tokenize TEXT out=%s",
-             shell_word(slash ? folder : "FOLDER").text);
+    ShellWord out = shell_word(slash ? folder : "FOLDER");
+    if (vocab_size > 256 && strncmp(key, "eval: ", 6) != 0)
+        snprintf(cure, sizeof cure,
+                 "text becomes shards by ./train_gpt train-tokenizer TEXT out=%s vocab_size=%lld, then ./train_gpt "
+                 "tokenize TEXT out=%s tokenizer=%s", out.text, (long long)vocab_size, out.text, out.text);
+    else snprintf(cure, sizeof cure, "text becomes shards by ./train_gpt tokenize TEXT out=%s", out.text);
     for (size_t i = 0; i < sizeof FETCHED / sizeof *FETCHED; i++)
         if (slash && strncmp(folder, "datasets/", 9) == 0 && strcmp(folder + 9, FETCHED[i]) == 0)
             snprintf(cure, sizeof cure, "scripts/fetch.sh %s fetches these data", FETCHED[i]);
@@ -213,7 +218,7 @@ Dataset dataset_open(const char *key, const char *const *globs, const BlendShare
         /* skips a path whose files were opened for an earlier stage of the blend */
         if (share && blend_source(globs, i) < sources) continue;
         dataset_files(globs[i], &list);
-        if (list.count == before) fail_no_match(key, globs[i]);
+        if (list.count == before) fail_no_match(key, globs[i], vocab_size);
         if (!share) continue;
         source[sources] = globs[i], files[sources++] = (int)(list.count - before);
     }

@@ -487,8 +487,10 @@ static char *read_and_parse(const char *path, Reading with, Config *config) {
     if (bytes < 0) {
         ConfigLoad load;
         load_start(&load, config, (Where){path, NULL, {0, 1}});
-        faults_add(&load.faults, load.file, "cannot read: %s", bytes == -EFBIG ? "the file is larger than 1 MiB, the "
-                   "most that a config may have" : io_error_text((int)bytes));
+        faults_add(&load.faults, load.file, "cannot read: %s%s", bytes == -EFBIG ? "the file is larger than 1 MiB, the "
+                   "most that a config may have" : io_error_text((int)bytes),
+                   bytes == -EISDIR && !with.run_dir ? ", and no run folder, because it has no config.json: give a "
+                   "config, with run.dir= if a run lies here" : "");
         return load_end(&load);
     }
     char *faults = parse(path, text, (size_t)bytes, with, config);

@@ -209,7 +209,8 @@ static void test_unreadable(void **state) {
     free(faults);
     faults = config_load("/tmp", NULL, 0, 0, &config);
     free_later(config);
-    assert_string_equal(faults, "/tmp: error: cannot read: is a directory, not a file\n");
+    assert_string_equal(faults, "/tmp: error: cannot read: is a directory, not a file, and no run folder, because it has no "
+                                "config.json: give a config, with run.dir= if a run lies here\n");
     free(faults);
     char *name = calloc(1, 5001);
     memset(name, 'a', 5000);
