@@ -416,7 +416,7 @@ static int64_t find_column(Thrift t, int type, const char *field, const char *na
         return FAULT("is damaged: its footer describes no columns; copy or download it again");
     if (!found)
         return FAULT("has no column %s; its columns are %s: give field=NAME of the one with the text", name, names);
-    if (found > 1) return FAULT("has %d columns named \"%s\", so it is unknown which one to read; rename or remove all "
+    if (found > 1) return FAULT("has %d columns named %s, so it is unknown which one to read; rename or remove all "
                                 "but one of them", found, name);
     if (!is_text(&wanted, name, fault)) return -1;
     column->is_optional = wanted.repetition == OPTIONAL;
