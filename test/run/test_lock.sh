@@ -49,13 +49,15 @@ expect "nothing was done there" [ "$(ls -A "$WORK/wait")" = lock ]
 
 # Links in the places of files that the run writes are not followed, and their targets do not change.
 echo precious > "$WORK/precious"; mkdir "$WORK/outside"; echo precious > "$WORK/outside/file"
-for name in lock metrics.jsonl; do
+for name in lock:74 metrics.jsonl:74 loss.svg:64 config.json:64; do
+    code=${name#*:} name=${name%:*}
     mkdir -p "$WORK/$name.d"; ln -s "$WORK/precious" "$WORK/$name.d/$name"
-    expect "a link at $name is refused by name" refused 74 "$WORK/$name.d/$name" train run.dir="$WORK/$name.d" run.steps=1
+    expect "a link at $name is refused by name" refused $code "$WORK/$name.d/$name" train run.dir="$WORK/$name.d" run.steps=1
+    expect "  and stays" [ -L "$WORK/$name.d/$name" ]
 done
 mkdir -p "$WORK/links/checkpoints"
-ln -s "$WORK/outside" "$WORK/links/checkpoints/step_00000001.tmp"; ln -s "$WORK/precious" "$WORK/links/loss.svg"; ln -s "$WORK/precious" "$WORK/links/SAVE"; ln -s "$WORK/precious" "$WORK/links/config.json.tmp"
-expect "links at a checkpoint, loss.svg, config.json and SAVE make way" quiet train run.dir="$WORK/links" run.steps=1
+ln -s "$WORK/outside" "$WORK/links/checkpoints/step_00000001.tmp"; ln -s "$WORK/precious" "$WORK/links/SAVE"; ln -s "$WORK/precious" "$WORK/links/config.json.tmp"
+expect "links at an unfinished checkpoint, SAVE and an unfinished config.json make way" quiet train run.dir="$WORK/links" run.steps=1
 expect "the checkpoint is a folder of its own" [ -s "$WORK/links/checkpoints/step_00000001/state.json" -a ! -L "$WORK/links/checkpoints/step_00000001" ]
 expect "nothing behind a link has changed" [ "$(cat "$WORK/precious" "$WORK/outside/"*)" = "$(printf 'precious\nprecious')" ]
 
