@@ -25,8 +25,9 @@ enum { PAIR = 2 * LANES };
 typedef struct { f32x16 half[2]; } ActPair;
 
 /* ACT_KERNEL(scale, (DType type, ...), ...) makes the kernel SIMD(scale), and the function scale() that calls it. The
- * kernel calls an inline function scale_of(type, ...) with a constant type, so the compiler makes a copy of scale_of for
- * each type. The file that uses the macro defines scale_of before. The last arguments name the parameters after type. */
+ * kernel calls an inline function scale_of(type, ...) with a constant type, so the compiler makes a copy of scale_of
+ * for each type. The file that uses the macro defines scale_of before. The last arguments name the parameters after
+ * type. */
 #define ACT_KERNEL(name, params, ...)                   \
     void SIMD(name) params {                            \
         if (type == BF16) name##_of(BF16, __VA_ARGS__); \

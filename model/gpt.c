@@ -136,8 +136,8 @@ static const void *first_like(const Gpt *g, const BlockKind *kind) {
     return NULL;
 }
 
-/* Makes the activations of a part of the model. Tensors that are not kept for backward use the memory of the first block
- * whose kind has the same BlockKind.act and BlockKind.traits. */
+/* Makes the activations of a part of the model. Tensors that are not kept for backward use the memory of the first
+ * block whose kind has the same BlockKind.act and BlockKind.traits. */
 static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) {
     GptPart *p = &g->part[part];
     int64_t  blocks = spec.end - spec.first;

@@ -98,8 +98,8 @@ static int span_of(const Matrices *m, int param, int piece, Span *out) {
     return from < end;
 }
 
-/* Buffers of a round, in which each rank updates at most one matrix. There is one for each field of its elements, such as
- * gradient and momentum. parts: the slices of the matrix, one after another; whole: the joined matrix. */
+/* Buffers of a round, in which each rank updates at most one matrix. There is one for each field of its elements, such
+ * as gradient and momentum. parts: the slices of the matrix, one after another; whole: the joined matrix. */
 typedef struct { Tensor parts[MATRIX_FIELDS], whole[MATRIX_FIELDS]; } Desk;
 
 typedef enum { TO_OWNER, FROM_OWNER } Way;
