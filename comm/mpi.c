@@ -128,7 +128,7 @@ static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
     if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
         fail(EXIT_NODEVICE,
              "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a "
-             "batch script, mpirun (scripts/train.sbatch does either)",
+             "batch script, mpirun (scripts/train.sbatch does either); in a shell without srun: unset SLURM_STEP_ID",
              expected, library, srun_option, expected);
     fail(EXIT_NODEVICE,
          "the launcher started %d processes that %s cannot connect; use the mpirun of %s, or build with MPI=mpich or "

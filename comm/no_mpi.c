@@ -1,5 +1,6 @@
 /* no_mpi.c - the build without MPI (make MPI=0): one process. Calls that need a second rank are never reached. */
 #ifdef NO_MPI
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,7 +18,10 @@ const char *world_library(void) { return "none"; }
  * alone in the same run folder. */
 void world_expect(Launch launch) {
     if (!launch.launched) return;
-    if (launch.rank > 0) _exit(EXIT_NODEVICE);
+    if (launch.rank > 0 && (launch.manager || !getenv("SLURM_STEP_ID"))) _exit(EXIT_NODEVICE);
+    if (launch.rank > 0)
+        fail(EXIT_NODEVICE, "SLURM_PROCID=%d says that srun started this process beside others, and this build has no "
+             "MPI; in a shell without srun, type: unset SLURM_STEP_ID", launch.rank);
     needs_mpi();
 }
 void world_start(World *w, Launch launch) { world_expect(launch); }

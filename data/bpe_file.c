@@ -77,7 +77,7 @@ typedef struct {
     SplitRule   rule[SPLIT_RULES];       /* [rules] patterns that split text; the strings of the patterns are owned */
     int         rules, entries;          /* entries: number of tokens in the vocabulary */
     uint8_t    *is_entry; /* owned [BPE_MOST_IDS]: 1 for added tokens that are also in the vocabulary; NULL if none */
-    int32_t    *plain;    /* owned [plains]: those of them whose text is their bytes, so that merges may make them */
+    int32_t    *plain;    /* owned [plains]: tokens of is_entry whose text is their bytes, so merges may make them */
     int         plains;
 } Reading;
 
@@ -190,7 +190,8 @@ static int has_all_bytes(const Reading *r) {
            refuse(r, ": no token is the byte 0x%02x alone, so not every text could be encoded: " HELP_JSON, missing);
 }
 
-/* Notes an added token that is also in the vocabulary, as the token `text`, if its bytes are this text. */
+/* Notes an added token that is also in the vocabulary, as the token `text`, if its bytes are this text: if all its
+ * characters are printable ASCII, which byte-level BPE writes as they are. */
 static void take_plain(Reading *r, int32_t id, const char *text) {
     size_t n = strlen(text);
     for (size_t i = 0; i < n; i++)
@@ -734,7 +735,7 @@ static const struct { const char *member, *instead; } ADDS[] = {
  * merges.txt holds no split pattern, so the class alone says which one it is. */
 static const char *const GPT2_CLASSES[] = {"GPT2Tokenizer", "GPTNeoXTokenizer", "RobertaTokenizer", "BartTokenizer",
     "CodeGenTokenizer", "WhisperTokenizer", "LongformerTokenizer", "LEDTokenizer", "DebertaTokenizer", "MvpTokenizer",
-    "BlenderbotTokenizer", "PreTrainedTokenizer", "TokenizersBackend"};
+    "BlenderbotTokenizer"};
 
 static void note_class(const Reading *r, const char *name) {
     size_t n = strlen(name);
@@ -752,7 +753,7 @@ static void note_added(const Reading *r, const cJSON *json) {
     cJSON_ArrayForEach(one, json) {
         const char *content = one->string ? one->string : "";
         if (cJSON_IsNumber(one) && bpe_find_special(r->bpe, content) == one->valueint) continue;
-        note(r, "the token \"%.60s\" is not in the tokenizer's own file: it is not used; the tokenizer.json of the "
+        note(r, "the added token \"%.60s\" is not used: it is in added_tokens.json alone; the tokenizer.json of the "
              "model holds it", content);
         return;
     }

@@ -308,8 +308,8 @@ enum { BYTE_ARRAY = 6, OPTIONAL = 1 };
 #define REFUSE(...) return snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), 0
 #define REFUSE_DAMAGED(...) REFUSE("is damaged: its footer " __VA_ARGS__)
 /* Cure for a column in a form that this program does not read. */
-#define REWRITE "; write the file OLD.parquet anew in Python, with the package pyarrow: import pyarrow.parquet as p; " \
-                "p.write_table(p.read_table('OLD.parquet'), 'NEW.parquet')"
+#define REWRITE "; with the package pyarrow $ python3 -c 'import sys, pyarrow.parquet as p; " \
+                "p.write_table(p.read_table(sys.argv[1]), \"NEW.parquet\")' FILE writes it anew"
 
 /* A node of the tree of columns in the footer. In the list of nodes each node precedes its children. */
 typedef struct {

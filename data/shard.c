@@ -608,8 +608,9 @@ int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char s
 }
 #undef SAY
 
+/* Returns XXH3 of the first and the last END tokens of a shard, or of all of them twice if it has fewer. */
 static uint64_t hash_ends(const Shard *shard) {
-    enum { END = 1024 }; /* number of tokens that are hashed at each end of the shard */
+    enum { END = 1024 };
     int32_t  token[END];
     int64_t  n = shard->header.tokens < END ? shard->header.tokens : END;
     uint64_t hash = 0;

@@ -507,9 +507,13 @@ static int64_t invalid_at_start(const TextFile *f) {
  * bytes that are not UTF-8. In Latin-1 the bytes of one UTF-8 character are two or more characters that no word has. */
 static int is_utf8_text(const TextFile *f, TextEncoding asked) {
     enum { LEAST = 64 }; /* a shorter text in UTF-16, such as a Chinese one, may consist of bytes that are ASCII */
-    size_t wide = 0, zeros = 0;
-    for (size_t i = 0; i < f->starts; i++) wide += (unsigned char)f->start[i] >= 0x80, zeros += f->start[i] == 0;
-    if (zeros > 0) return 0;
+    size_t wide = 0, controls = 0;
+    for (size_t i = 0; i < f->starts; i++) {
+        unsigned char c = (unsigned char)f->start[i];
+        if (c == 0) return 0;
+        wide += c >= 0x80, controls += c < 0x20 && !strchr("\t\n\r\f", c);
+    }
+    if (controls * 100 > f->starts) return 0; /* as in Thai, whose second bytes are 0x0E */
     return asked == ENCODING_LATIN1 ? wide > 0 && invalid_at_start(f) == 0
                                     : f->starts >= LEAST && invalid_at_start(f) * 100 <= (int64_t)f->starts;
 }

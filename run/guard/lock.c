@@ -230,10 +230,17 @@ static LockDecision look(RunLock *l, double first_ms) {
     /* the file may still name a dead job, if the present holder has not written its name yet */
     if (decision == LOCK_REFUSE) {
         int is_stale = flocked && strcmp(holder.host, l->self.host) == 0 && !lives;
+        if (is_stale && seen.still_ms >= LOCK_ENDING_MS)
+            fail(EXIT_LOCKED, "%s%s is still locked %d s after its last job (%s) has ended, by a thread of that job or "
+                 "by a program that it started; wait for it, or choose another %s",
+                 l->by, l->dir, LOCK_ENDING_MS / 1000, describe(text, who), l->key);
         fail(EXIT_LOCKED, "%s%s is in use by another job (%s); wait for it, or choose another %s", l->by, l->dir,
              is_stale ? "it has just begun" : describe(text, who), l->key);
     }
-    if (decision == LOCK_WAIT && first_ms == 0.0 && !flocked)
+    if (decision == LOCK_WAIT && first_ms == 0.0 && flocked)
+        warn("%s is still locked by a job that has ended (%s): this job waits up to %d s for it", l->dir,
+             describe(text, who), LOCK_ENDING_MS / 1000);
+    else if (decision == LOCK_WAIT && first_ms == 0.0)
         warn("%s was in use by another job (%s), which may still run: this job takes it over after %.0f s without a "
              "sign of life from it", l->dir, describe(text, who), LOCK_BEATS_MISSED * l->beat_ms * 1e-3);
     return decision;
@@ -305,8 +312,8 @@ RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double
                  io_error_text(error));
         if (access(l->dir, W_OK | X_OK) != 0)
             fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, io_error_text(errno));
-        /* A name that is no regular file is refused. Links are not followed, and a pipe would block. Files that are
-         * replaced whole (config.json, loss.svg) are not checked. */
+        /* A name that is no regular file is refused. Links are not followed, and a pipe would block.
+         * run_folder_check() checks files that are replaced whole, such as loss.svg. */
         for (size_t i = 0; i < sizeof APPENDED / sizeof *APPENDED; i++) {
             char        path[4200];
             struct stat st;

@@ -94,11 +94,15 @@ static void check_file(const Config *c, int i) {
 
 static int is_event_file(const char *name) { return strncmp(name, "events.out.tfevents.", 20) == 0; }
 
-/* Refuses a file in place of a folder. A link to a folder is a folder. */
+/* Refuses a file in place of a folder. A link to a folder is a folder. A link that leads to none may lead to a disk
+ * that is not mounted now, where the run has its checkpoints. */
 static void check_folder(const Config *c, const char *path) {
     struct stat st;
-    if (lstat(path, &st) == 0 && !io_is_folder(path))
-        refuse_foreign(c, path, S_ISLNK(st.st_mode) ? "is a link to no folder" : "is not a folder");
+    if (lstat(path, &st) != 0 || io_is_folder(path)) return;
+    if (S_ISLNK(st.st_mode))
+        fail(EXIT_CONFIG, "run.dir: %s is a link to no folder: mount the disk that it leads to, or remove the link",
+             path);
+    refuse_foreign(c, path, "is not a folder");
 }
 
 /* Refuses a folder with an entry whose name is_own() does not accept. */

@@ -182,7 +182,7 @@ static int refuse_others_folder(void) {
 
 /* Refuses notes in the folder that this verb did not write, because it replaces tokens.json and removes the list of
  * inputs. Empty files, which a killed call may leave, are its own. */
-static void refuse_others_notes(void) {
+static void refuse_others_notes(int64_t shards) {
     static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME},
                       *const STARTS[] = {"{\"vocab_size\":", "{\"path\":"};
     for (int i = 0; i < 2; i++) {
@@ -190,6 +190,7 @@ static void refuse_others_notes(void) {
         struct stat st;
         char       *start;
         if (lstat(path.text, &st) < 0) continue;
+        if (i == 0 && shards > 0) continue; /* its counts have been compared with the shards */
         if (!S_ISREG(st.st_mode)) refuse_folder(path.text, path_of("it %s", io_error_text(io_kind(st.st_mode))).text);
         int64_t bytes = io_read_start(path.text, strlen(STARTS[i]), &start);
         if (bytes < 0) fail(EXIT_IO, "tokenize: cannot read %s: %s", path.text, io_error_text((int)bytes));
@@ -220,7 +221,7 @@ static int64_t refuse_others_files(void) {
     closedir(folder);
     if (count > 0 && !tokens_json_counts(path.text, noted))
         refuse_folder(path.text, "no tokens.json beside it says that tokenize wrote it");
-    refuse_others_notes();
+    refuse_others_notes(count);
     if (count == 0) return 0;
     if (!was_killed && (noted[0] < tokens[0] || noted[1] < tokens[1]))
         refuse_folder(path.text,

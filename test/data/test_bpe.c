@@ -337,7 +337,7 @@ static void files_beside_are_read(void **state) {
 static void files_beside_a_pair_are_read(void **state) {
     (void)state;
     static const struct { const char *file, *content, *note; } CASES[] = {
-        {"added_tokens.json", "{\"<|more|>\": 256}", "added_tokens.json: the token \"<|more|>\" is not in"},
+        {"added_tokens.json", "{\"<|more|>\": 256}", "added_tokens.json: the added token \"<|more|>\" is not used"},
         {"added_tokens.json", "{}", NULL},
         {"tokenizer_config.json", "{\"tokenizer_class\": \"Qwen2Tokenizer\"}", "tokenizer_class is \"Qwen2Tokenizer\""},
         {"tokenizer_config.json", "{\"tokenizer_class\": \"GPT2TokenizerFast\"}", NULL},

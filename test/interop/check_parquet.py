@@ -60,10 +60,10 @@ for options in ({"compression": "brotli"}, {"compression": "lz4"}, {"use_diction
     old, new = os.path.join(work, "OLD.parquet"), os.path.join(work, "NEW.parquet")
     pq.write_table(pa.table({"text": rows}), old, **options)
     refused = subprocess.run([dump, old, "text"], capture_output=True, text=True)
-    command = re.search(r"import pyarrow.*$", refused.stderr, re.M)
+    command = re.search(r"\$ python3 -c '(.*)' FILE writes it anew", refused.stderr)
     cured = refused.returncode != 0 and command is not None
     if cured:
-        subprocess.run([sys.executable, "-c", command.group()], cwd=work, check=True)
+        subprocess.run([sys.executable, "-c", command.group(1), old], cwd=work, check=True)
         cured = list(rows_of(new)) == [row.encode() for row in rows]
     print("%s %s: refused, and the command of the message writes a file that is read" % ("ok" if cured else "not ok", options))
     bad += [] if cured else [options]

@@ -10,7 +10,7 @@ state_of() { find "$1" -printf '%p %y %s %m %T@ %C@\n' | sort; find "$1" -type f
 refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 20 ]; }
 
 run="$WORK/run"
-begins tiny run.dir="$run" $forever checkpoint.every=5
+begins tiny run.dir="$run" $forever checkpoint.every=0
 await_step "$run"; strike STOP $job # a stopped job keeps its lock on the folder and changes nothing
 state_of "$run" > "$WORK/before"
 expect "a second job is refused, with the first one's host and process" refused 73 "$run is in use .*\(host .*, process $job\)" train run.dir="$run"
@@ -19,11 +19,14 @@ expect "neither has changed anything" diff "$WORK/before" <(state_of "$run")
 strike KILL $job; wait $job 2> /dev/null
 # A killed process may hold the lock for some time after its end, while a thread of it waits for the disk. Here another
 # program holds it.
+flock "$run/lock" sleep 30 & holder=$!
+at=$SECONDS; train run.dir="$run" > /dev/null 2> "$WORK/err"; status=$?
+expect "one that it holds for longer is refused, within 20 s" [ $status -eq 73 -a $((SECONDS - at)) -le 20 ]
+expect "with what holds it" grep -q "this job waits up to 10 s for it" "$WORK/err"
+expect "and since when" eval 'tr "\n" " " < "$WORK/err" | tr -s " " | grep -q "$run is still locked 10 s after its last job (host .*, process $job) has ended"'
+kill $(pgrep -P $holder) $holder; wait $holder 2> /dev/null
 flock "$run/lock" sleep 2 & holder=$!
 expect "a lock that a dead job holds for 2 s is waited for" eval 'train run.dir="$run" $forever checkpoint.every=5 run.stop_step=3 > "$WORK/out" 2>&1; [ $? -eq 75 ] && ! kill -0 $holder 2> /dev/null'
-flock "$run/lock" sleep 30 & holder=$!
-expect "one that it holds for longer is refused, within 20 s" refused 73 "$run is in use by another job" train run.dir="$run"
-kill $(pgrep -P $holder) $holder; wait $holder 2> /dev/null
 begins tiny run.dir="$run" $forever checkpoint.every=5
 expect "the folder of a dead job is taken over at once" await '^saved '
 

@@ -113,11 +113,13 @@ mkdir -p "$WORK/elsewhere/datasets/climbmix"
 for name in $names; do
     expect "no data of $name" exits 65 "datasets/$name.*\(scripts/fetch.sh $name fetches these data\)" env -C "$WORK/elsewhere" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/x" data.train="datasets/$name/train_*.bin"
 done
-expect "a vocabulary larger than that of bytes: two commands" exits 65 "train-tokenizer TEXT out=datasets/own vocab_size=300, then ./train_gpt tokenize TEXT out=datasets/own tokenizer=datasets/own" \
+expect "a vocabulary larger than that of bytes: two commands" exits 65 "tokenize TEXT out=datasets/own tokenizer=datasets/own, where ./train_gpt train-tokenizer TEXT out=datasets/own vocab_size=300 makes" \
     env -C "$WORK/elsewhere" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/x" data.train="datasets/own/train_*.bin" model.vocab_size=300
-tr '\n' ' ' < "$WORK/err" | sed -E 's/.*by (.*), then (.*)\).*/\1; \2/; s/TEXT/text.txt/g; s|./train_gpt|"$TRAIN"|g' > "$WORK/cure"
+tr '\n' ' ' < "$WORK/err" | sed -E 's/.*by (.*), where (.*) makes a tokenizer first.*/\2; \1/; s/TEXT/text.txt/g; s|./train_gpt|"$TRAIN"|g' > "$WORK/cure"
 cp "$WORK/text.txt" "$WORK/elsewhere/"; (cd "$WORK/elsewhere" && . "$WORK/cure") > /dev/null 2>&1; ok $? "  both can be typed"
 expect "  and then it trains" quiet env -C "$WORK/elsewhere" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/x" data.train="datasets/own/train_*.bin" data.val= model.vocab_size=300 run.steps=1 eval.every=0
+expect "beside a tokenizer, it is named alone" exits 65 "by ./train_gpt tokenize TEXT out=datasets/own tokenizer=datasets/own\)" \
+    env -C "$WORK/elsewhere" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/x" data.train="datasets/own/none_*.bin" data.val= model.vocab_size=300
 expect "no data of another name" exits 65 "tokenize TEXT out=datasets/climbmixed\)" env -C "$WORK/elsewhere" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/x" data.train="datasets/climbmixed/train_*.bin"
 
 # A second call of scripts/demo.sh leaves the first demo unchanged, and prints commands that work. A stand-in for the

@@ -350,10 +350,11 @@ printf '{"text": "a"} {"text": "b"}' > row.json
 for row in 'behind them:{"text": "a"},|{"text": "b"},' 'between them:{"text": "a"}, {"text": "b"},|{"text": "c"}'; do
     tr '|' '\n' <<< "${row#*:}" > rows.unnamed
     expect "objects with commas ${row%%:*} are called that" eval 'tokenize rows.unnamed out=tree val=0 > said; grep -q "JSON objects with commas ${row%%:*}, not rows (sed .* < rows.unnamed" said'
+    if [ "${row%%:*}" = 'between them' ] && ! command -v jq > /dev/null; then echo "skip the command for objects with commas between them: jq is not installed"; continue; fi
     expect "  and the command makes rows of them" eval 'eval "$(grep -oE "sed .* > NEW\.jsonl" said)"; [ "$(wc -l < NEW.jsonl)" = "$(grep -o text rows.unnamed | wc -l)" ]; tokenize NEW.jsonl out=tree val=0 > /dev/null'
 done
-printf '{"text":["a"]},\n' > NEW.jsonl
-expect "a command does not empty the file that it reads" eval 'eval "$(tokenize NEW.jsonl out=new 2>&1 | grep -oE "jq .* > NEW2?\.jsonl|sed .* > NEW2?\.jsonl")"; [ -s NEW.jsonl ] && [ -s NEW2.jsonl ]'
+printf '{"text":"a"},\n' > NEW.jsonl
+expect "a command does not empty the file that it reads" eval 'eval "$(tokenize NEW.jsonl out=new 2>&1 | grep -oE "sed .* > NEW2?\.jsonl")"; [ -s NEW.jsonl ] && [ -s NEW2.jsonl ]'
 expect "several values on a line are called that" eval 'tokenize row.json out=tree val=0 | grep -qF "several JSON values on a line, not rows (jq -c . < row.json"'
 printf '{"text": "a\nb"}\n' > broken.jsonl
 expect "a line end within a text" exits 65 'broken.jsonl: line 1 ends in the middle of a string .column 1[12].: a line end in a text is written .n in JSON' tokenize broken.jsonl out=new
