@@ -55,8 +55,9 @@ LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
     const char       *end;
     *out = (MetricsLine){.kind = LINE_OTHER};
     for (int i = 0; i < FIELD_COUNT; i++) {
-        if (FIELDS[i].is_count) *(int64_t *)((char *)out + FIELDS[i].field) = -1;
-        else                    *(double *)((char *)out + FIELDS[i].field) = NAN;
+        void *field = (char *)out + FIELDS[i].field;
+        if (FIELDS[i].is_count) *(int64_t *)field = -1;
+        else                    *(double *)field = NAN;
     }
     if (bytes < sizeof START || memcmp(line, START, sizeof START - 1) != 0 || line[bytes - 1] != '\n' ||
         memchr(line, 0, bytes))
