@@ -315,8 +315,8 @@ static int begins_json(const OpenSource *s) {
     return at < s->helds && (s->held[at] == '"' || s->held[at] == '{');
 }
 
-/* Returns the note on a text that begins with an object but has no rows. What follows the object in its first line
- * decides which command makes rows of it. */
+/* Returns the note on a text that begins with a JSON object but is not JSON Lines. The note has the command that makes
+ * rows of the text; the command depends on what stands behind the object in the first line. */
 static const char *note_on_objects(const OpenSource *s) {
     size_t at = s->first, end;
     for (end = at; end < s->helds && s->held[end] != '\n';) end++;

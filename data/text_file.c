@@ -513,7 +513,7 @@ static int is_utf8_text(const TextFile *f, TextEncoding asked) {
         if (c == 0) return 0;
         wide += c >= 0x80, controls += c < 0x20 && !strchr("\t\n\r\f", c);
     }
-    if (controls * 100 > f->starts) return 0; /* as in Thai, whose second bytes are 0x0E */
+    if (controls * 100 > f->starts) return 0; /* Thai in UTF-16: every second byte is 0x0E */
     return asked == ENCODING_LATIN1 ? wide > 0 && invalid_at_start(f) == 0
                                     : f->starts >= LEAST && invalid_at_start(f) * 100 <= (int64_t)f->starts;
 }

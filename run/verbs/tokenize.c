@@ -190,7 +190,7 @@ static void refuse_others_notes(int64_t shards) {
         struct stat st;
         char       *start;
         if (lstat(path.text, &st) < 0) continue;
-        if (i == 0 && shards > 0) continue; /* its counts have been compared with the shards */
+        if (i == 0 && shards > 0) continue; /* the caller compares the counts in tokens.json with the shards */
         if (!S_ISREG(st.st_mode)) refuse_folder(path.text, path_of("it %s", io_error_text(io_kind(st.st_mode))).text);
         int64_t bytes = io_read_start(path.text, strlen(STARTS[i]), &start);
         if (bytes < 0) fail(EXIT_IO, "tokenize: cannot read %s: %s", path.text, io_error_text((int)bytes));
