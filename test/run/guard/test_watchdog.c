@@ -163,8 +163,8 @@ static void test_a_report_that_nobody_reads(void **state) {
 }
 
 /* Starts a process named mpirun, which starts a rank and ends as soon as the rank has a watchdog. The rank never
- * reports progress, and its watchdog allows 30 s of silence. The caller waits for the launcher only. So the launcher's process
- * number is free when the rank looks for it. */
+ * reports progress, and its watchdog allows 30 s of silence. The caller waits for the launcher only. So the launcher's
+ * process number is free when the rank looks for it. */
 static void lose_launcher(void *unused) {
     (void)unused;
     int  ready[2], status;
