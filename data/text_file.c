@@ -503,8 +503,9 @@ static int64_t invalid_at_start(const TextFile *f) {
     return invalid;
 }
 
-/* Returns 1 if a file that is to be read in another encoding is text in UTF-8. UTF-16 and UTF-32 hold zero bytes, or
- * bytes that are not UTF-8. In Latin-1 the bytes of one UTF-8 character are two or more characters that no word has. */
+/* Returns 1 if a file that is to be read in another encoding is text in UTF-8. UTF-16 and UTF-32 hold zero bytes,
+ * control characters, or bytes that are not UTF-8. In Latin-1 the bytes of one UTF-8 character are two or more
+ * characters that no word has. */
 static int is_utf8_text(const TextFile *f, TextEncoding asked) {
     enum { LEAST = 64 }; /* a shorter text in UTF-16, such as a Chinese one, may consist of bytes that are ASCII */
     size_t wide = 0, controls = 0;

@@ -103,7 +103,7 @@ typedef enum { LOCK_TAKE, LOCK_WAIT, LOCK_REFUSE } LockDecision;
  * LOCK_BEATS_MISSED beats without a change. A host of this name with another boot id counts as another host, because
  * cloned machines and containers share names. A job that SLURM has requeued takes its former lock at once. A process
  * that was killed counts as dead before it lets go of the lock: one of its threads may still write to a disk. A start
- * waits LOCK_ENDING_MS for such a lock. */
+ * waits up to LOCK_ENDING_MS for such a lock. */
 enum { LOCK_BEATS_MISSED = 3, LOCK_ENDING_MS = 10000 };
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms);
 
