@@ -88,7 +88,7 @@ double dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t sam
  * vocabulary larger than that of bytes, a tokenizer comes first. */
 NORETURN static void fail_no_match(const char *key, const char *pattern, int64_t vocab_size) {
     static const char *const FETCHED[] = {"tinyshakespeare", "tinystories", "fineweb-10b", "fineweb-edu", "climbmix"};
-    char        folder[4096], cure[3 * sizeof(ShellWord) + 300];
+    char        folder[4096], cure[3 * sizeof(ShellWord) + 320];
     struct stat st;
     int         wild = strpbrk(pattern, "*?[") != NULL;
     snprintf(folder, sizeof folder, "%s", pattern);
@@ -102,18 +102,19 @@ NORETURN static void fail_no_match(const char *key, const char *pattern, int64_t
         if (slash) slash[slash == folder] = 0;
     }
     ShellWord out = shell_word(slash ? folder : "FOLDER");
-    size_t    used = (size_t)snprintf(cure, sizeof cure, "text becomes shards by ./train_gpt tokenize TEXT out=%s",
-                                      out.text);
-    if (vocab_size > 256 && strncmp(key, "eval: ", 6) != 0) {
-        char there[sizeof folder + 32];
-        snprintf(there, sizeof there, "%s/tokenizer.json", folder);
-        used += (size_t)snprintf(cure + used, sizeof cure - used, " tokenizer=%s", out.text);
-        if (access(there, F_OK) != 0)
-            snprintf(cure + used, sizeof cure - used,
-                     ", where ./train_gpt train-tokenizer TEXT out=%s vocab_size=%lld makes a tokenizer first; if the "
-                     "model has a tokenizer, give tokenizer= its file or folder instead",
-                     out.text, (long long)vocab_size);
-    }
+    char      there[sizeof folder + 32];
+    snprintf(there, sizeof there, "%s/tokenizer.json", folder);
+    if (vocab_size <= 256 || strncmp(key, "eval: ", 6) == 0)
+        snprintf(cure, sizeof cure, "to make them from a text: ./train_gpt tokenize TEXT out=%s", out.text);
+    else if (access(there, F_OK) == 0)
+        snprintf(cure, sizeof cure, "to make them from a text: ./train_gpt tokenize TEXT out=%s tokenizer=%s", out.text,
+                 out.text);
+    else
+        snprintf(cure, sizeof cure,
+                 "to make them from a text: ./train_gpt train-tokenizer TEXT out=%s vocab_size=%lld, then ./train_gpt "
+                 "tokenize TEXT out=%s tokenizer=%s; if the model has a tokenizer, leave out the first command and "
+                 "give tokenizer= its file or folder",
+                 out.text, (long long)vocab_size, out.text, out.text);
     for (size_t i = 0; i < sizeof FETCHED / sizeof *FETCHED; i++)
         if (slash && strncmp(folder, "datasets/", 9) == 0 && strcmp(folder + 9, FETCHED[i]) == 0)
             snprintf(cure, sizeof cure, "scripts/fetch.sh %s fetches these data", FETCHED[i]);

@@ -151,7 +151,6 @@ void banner_print(const Run *r) {
     if (!run_is_rank0(r)) return;
     const Config *c = r->config;
     char          config[2048], dir[2048], experts[240], sharers[64], tokens[32], away[32], before[32];
-    char          rate[SHOWN_BYTES];
     say(stdout, LABEL_COLUMNS, BOLD "train_gpt" RESET " %s: %s -> %s", device_backend(),
         terminal_plain(config, sizeof config, c->path), terminal_plain(dir, sizeof dir, c->run.dir));
     print_machine(r);
@@ -172,12 +171,7 @@ void banner_print(const Run *r) {
         line("limit", "%s in %s: the run stops, saved, %s before", limit, away, before);
     }
     print_start(r);
-    /* Without warmup the first steps have the full learning rate, which gives a worse loss. */
-    if (r->resumed.ranks == 0 && !c->schedule.warmup_given && c->run.steps >= 200)
-        line("warmup",
-             "none: step 1 has the full learning rate %s; schedule.warmup_steps=%lld would raise it over the first "
-             "steps",
-             number_text(c->optimizer.learning_rate, rate), (long long)smaller_of(c->run.steps / 10, 1000));
+    if (r->resumed.ranks == 0) schedule_say_no_warmup(c, LABEL_COLUMNS);
     /* mpirun kills its ranks two seconds after Ctrl-C, and a step with its save may take longer. So the line names a
      * file that stops the run. */
     if (comm_size(r->comm) > 1)

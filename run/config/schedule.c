@@ -3,6 +3,9 @@
 
 #include <math.h>
 
+#include "core/format.h"
+#include "core/terminal.h"
+
 double schedule_lr(const Config *config, int64_t s) {
     const double  pi = 3.14159265358979323846;
     double        lr = config->optimizer.learning_rate, f = config->schedule.final_lr_fraction;
@@ -34,6 +37,16 @@ double schedule_weight_decay(const Config *config, int64_t s) {
 int64_t schedule_last_step(const Config *config) {
     int64_t stop = config->run.stop_step;
     return stop > 0 && stop < config->run.steps ? stop : config->run.steps;
+}
+
+void schedule_say_no_warmup(const Config *config, int columns) {
+    char rate[SHOWN_BYTES];
+    if (config->schedule.warmup_given || config->run.steps < 200) return;
+    say_labelled(columns, "warmup",
+                 "none: step 1 has the full learning rate %s; schedule.warmup_steps=%lld would raise it over the first "
+                 "steps",
+                 number_text(config->optimizer.learning_rate, rate),
+                 (long long)smaller_of(config->run.steps / 10, 1000));
 }
 
 double clip_scale(double norm, double grad_clip) {

@@ -231,9 +231,9 @@ static LockDecision look(RunLock *l, double first_ms) {
     if (decision == LOCK_REFUSE) {
         int is_stale = flocked && strcmp(holder.host, l->self.host) == 0 && !lives;
         if (is_stale && seen.still_ms >= LOCK_ENDING_MS)
-            fail(EXIT_LOCKED, "%s%s is still locked %d s after its last job (%s) has ended, by a thread of that job or "
-                 "by a program that it started; wait for it, or choose another %s",
-                 l->by, l->dir, LOCK_ENDING_MS / 1000, describe(text, who), l->key);
+            fail(EXIT_LOCKED, "%s%s is still locked: its last job (%s) has ended, but for %d s a thread of it or a "
+                 "program that it started has held the lock; wait for its end, or choose another %s",
+                 l->by, l->dir, describe(text, who), LOCK_ENDING_MS / 1000, l->key);
         fail(EXIT_LOCKED, "%s%s is in use by another job (%s); wait for it, or choose another %s", l->by, l->dir,
              is_stale ? "it has just begun" : describe(text, who), l->key);
     }

@@ -276,7 +276,8 @@ Cluster cluster_load(const char *name_or_file) {
 /* --- a cluster by a GPU's name ------------------------------------------------------------------------------------ */
 
 static const struct { const char *gpu, *cluster; } GPUS[] = {
-    {"a100", "dgx-a100"}, {"h100", "dgx-h100"}, {"h200", "dgx-h200"}, {"b200", "dgx-b200"}, {"4090", "pcie-4090"}};
+    {"a100", "dgx-a100"}, {"h100", "dgx-h100"}, {"h200", "dgx-h200"}, {"b200", "dgx-b200"},
+    {"3090", "pcie-3090"}, {"4090", "pcie-4090"}, {"5090", "pcie-5090"}};
 enum { GPU_COUNT = sizeof GPUS / sizeof *GPUS };
 
 static const char *cluster_with(const char *gpu) {
@@ -288,7 +289,7 @@ static const char *cluster_with(const char *gpu) {
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", GPUS[i].gpu);
     }
     Nearest near = nearest_word(gpu, names);
-    /* the name of another card, such as 5090, is no spelling mistake for 4090 */
+    /* the name of another card, such as 4080, is no spelling mistake for 4090 */
     int     is_near = near.sure && !isdigit((unsigned char)gpu[0]);
     fail(EXIT_CONFIG,
          "plan: gpu=%s: no such GPU%s%s%s; there are %s. For another GPU copy "

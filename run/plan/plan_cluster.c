@@ -269,7 +269,8 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
     Config    c = asked.searches ? search_config(config, &s) : *config;
     if (s.memory_bytes > cluster.memory_bytes) fail_too_large(&c, on, &s);
     Goodput  g = asked.mtbf_hours > 0 ? goodput(&c, on, asked.mtbf_hours, &s) : (Goodput){0};
-    WholeRun whole = asked.gpu ? whole_run(&c, on, &s) : (WholeRun){0};
+    int      is_whole = asked.gpu || asked.price > 0; /* 1 to add the time and the price of the whole run */
+    WholeRun whole = is_whole ? whole_run(&c, on, &s) : (WholeRun){0};
     if (asked.json) {
         cJSON *object = json_of(&s, asked.ranks);
         cJSON *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
@@ -278,7 +279,7 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
             cJSON_AddItemToObject(object, "checkpoint_s", number_json(g.interval_s));
             cJSON_AddItemToObject(object, "goodput", number_json(g.goodput));
         }
-        if (asked.gpu) add_whole_run(object, &asked, &cluster, whole);
+        if (is_whole) add_whole_run(object, &asked, &cluster, whole);
         cJSON_AddStringToObject(object, "cluster", cluster.name);
         cJSON_AddTrueToObject(object, "simulated");
         json_print(object);
@@ -296,5 +297,5 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
         printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, "
                "and it is on disk %.3g s later); goodput %.1f %%\n",
                asked.mtbf_hours, g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
-    if (asked.gpu) print_whole_run(&c, &asked, &cluster, &s, whole);
+    if (is_whole) print_whole_run(&c, &asked, &cluster, &s, whole);
 }

@@ -15,7 +15,8 @@
 #include "run/text/tasks.h"
 #include "run/verbs/verbs.h"
 
-#define line(...) say_labelled(12, __VA_ARGS__)
+enum { LABEL_COLUMNS = 12 };
+#define line(...) say_labelled(LABEL_COLUMNS, __VA_ARGS__)
 
 /* Opens the data of a key like a run (exit 65 if it is faulty), and returns it. Missing data is no fault, because it
  * may be made later. */
@@ -66,6 +67,7 @@ static void print_understood(const Config *c, int ranks) {
          number_text(c->optimizer.learning_rate, shown), option_find("schedule.name")->words[c->schedule.name],
          c->schedule.warmup_steps, c->schedule.warmup_steps > c->run.steps ? " (longer than the run)" : "",
          option_find("precision")->words[c->precision]);
+    schedule_say_no_warmup(c, LABEL_COLUMNS);
     line("run folder", "%s", c->run.dir);
 }
 

@@ -18,6 +18,8 @@
  * bench`). Small models reach less. */
 static const double EXPECTED_MFU = 0.8;
 
+enum { LABEL_COLUMNS = 13 };
+
 /* --- printing ----------------------------------------------------------------------------------------------------- */
 
 static int has_nccl(void) { return strcmp(world_nccl(), "none") != 0; }
@@ -113,6 +115,7 @@ static void plan_print(const Config *c, const Plan *p, double matmul_flops, size
     printf("run          %lld steps, %s tokens: %.3g per parameter (Chinchilla: 20)\n", (long long)c->run.steps,
            plan_count_text(steps * (double)p->tokens_per_step).text,
            steps * (double)p->tokens_per_step / (double)p->parameters);
+    schedule_say_no_warmup(c, LABEL_COLUMNS);
     plan_print_data(c);
     plan_print_disk(c, (double)p->checkpoint_bytes, DISK_HERE);
     printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", plan_count_text(p->flops_per_token).text,
@@ -160,7 +163,7 @@ static const VerbKey PLAN_KEYS[] = {
     {"memory", "80GiB", NULL, "memory of a rank: prints the largest micro-batch that fits",
      .bytes = &asked.memory_bytes, .least = 1, .unset = "this machine's"},
     {"ledger", "true", "false", "every operation of a step with its sizes, FLOPs and bytes", .flag = &asked.ledger},
-    {"gpu", "h100", "", "plan for this card, simulated: a100, h100, h200, b200 or 4090", .text = &asked.on.gpu},
+    {"gpu", "h100", "", "plan for this card, simulated: a100, h100, h200, b200, 3090, 4090 or 5090", .text = &asked.on.gpu},
     {"nodes", "2", NULL, "machines that the ranks are on, with gpu=", .whole = &asked.on.nodes, .least = 1,
      .most = MOST_RANKS, .unset = "as many as needed"},
     {"price", "2.5", "", "dollars an hour of one GPU: what the run costs", .number = &asked.on.price, .least = 1e-6,
@@ -186,12 +189,13 @@ static void check_keys(void) {
     if (asked.on.gpu && asked.on.cluster)
         fail(EXIT_CONFIG, "plan: gpu=%s and cluster=%s each name the cluster to plan for: give one of them",
              asked.on.gpu, asked.on.cluster);
-    if (!asked.on.gpu && (asked.on.nodes || asked.on.price > 0))
-        fail(EXIT_CONFIG, "plan: nodes= and price= need gpu= beside them, as in gpu=h100 ranks=16 nodes=2 price=2.5");
-    if (!elsewhere && (asked.on.searches || (asked.on.json && !asked.fits) || asked.on.mtbf_hours > 0))
+    if (!asked.on.gpu && asked.on.nodes)
+        fail(EXIT_CONFIG, "plan: nodes=%d needs gpu= beside it, as in gpu=h100 ranks=16 nodes=2", asked.on.nodes);
+    if (!elsewhere &&
+        (asked.on.searches || (asked.on.json && !asked.fits) || asked.on.mtbf_hours > 0 || asked.on.price > 0))
         fail(EXIT_CONFIG,
-             "plan: search=, json= and mtbf_hours= need a machine to simulate: add gpu=h100, cluster=dgx-h100, or "
-             "cluster= with the path of a cluster's file");
+             "plan: search=, json=, mtbf_hours= and price= need a machine to simulate: add gpu=h100, cluster=dgx-h100, "
+             "or cluster= with the path of a cluster's file");
     if (elsewhere && (asked.memory_bytes || asked.ledger))
         fail(EXIT_CONFIG,
              "plan: memory= and ledger= are for a run on this machine, and %s=%s is for another: leave out either", key,
