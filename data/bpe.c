@@ -229,8 +229,14 @@ int  bpe_id_is_special(const Bpe *b, int32_t id) {
 
 static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
 
+/* Returns where to look first for a pair in a hash table of `places`, a power of two. By Knuth's multiplicative hash,
+ * whose lower bits depend on the right id alone: they would put all pairs with one right id in one place. */
+static size_t first_place(uint64_t pair, size_t places) {
+    return (size_t)(pair * 0x9E3779B97F4A7C15u >> 36) & (places - 1);
+}
+
 static Merge *merge_place(const Bpe *b, uint64_t pair) {
-    size_t at = (size_t)(pair * 0x9E3779B97F4A7C15u >> 20) & (b->merge_places - 1);
+    size_t at = first_place(pair, b->merge_places);
     while (b->merge[at].rank >= 0 && b->merge[at].pair != pair) at = (at + 1) & (b->merge_places - 1);
     return &b->merge[at];
 }
@@ -530,7 +536,7 @@ void bpe_trainer_add(BpeTrainer *t, const char *word, size_t bytes) {
 /* --- learning: pairs ---------------------------------------------------------------------------------------------- */
 
 static Pair *pair_place(const BpeTrainer *t, uint64_t pair) {
-    size_t at = (size_t)(pair * 0x9E3779B97F4A7C15u >> 20) & (t->pair_places - 1);
+    size_t at = first_place(pair, t->pair_places);
     while (t->pair[at].room && t->pair[at].pair != pair) at = (at + 1) & (t->pair_places - 1);
     return &t->pair[at];
 }
