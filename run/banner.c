@@ -37,7 +37,7 @@ static void print_machine(const Run *r) {
     int  ranks = comm_size(r->comm), hosts = 0;
     char name[128], grid[MESH_TEXT] = "", rate[320];
     int  is_fast = r->matmul_flops >= 1e13;
-    snprintf(rate, sizeof rate, "%s (%s), %d thread%s%s; MFU is of %.1f %cFLOP/s%s", short_name(name), device_isa(),
+    snprintf(rate, sizeof rate, "%s (%s), %d thread%s%s; MFU: share of %.1f %cFLOP/s%s", short_name(name), device_isa(),
              device_threads(), plural(device_threads()), ranks > 1 ? " each" : "",
              r->matmul_flops * (is_fast ? 1e-12 : 1e-9), is_fast ? 'T' : 'G', r->fp8.amax ? " of bf16 products" : "");
     if (ranks == 1) {
