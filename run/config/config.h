@@ -199,8 +199,8 @@ double schedule_weight_decay(const Config *config, int64_t s);
  * run.steps. */
 int64_t schedule_last_step(const Config *config);
 
-/* Prints a line if a run of 200 steps or more does not set schedule.warmup_steps: its first steps have the full learning
- * rate, which gives a worse loss. The line begins in a column of its own after `columns` columns for its label. */
+/* Prints a line if a run of 200 steps or more does not set schedule.warmup_steps. Without a warmup its first steps have
+ * the full learning rate, which gives a worse loss. columns: width of the label at the start of the line. */
 void schedule_say_no_warmup(const Config *config, int columns);
 
 /* Returns min(1, grad_clip/norm), the factor that clips a gradient of this norm. There is no epsilon. Returns 1 if
