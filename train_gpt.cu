@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/thread.h"
 #include "core/io.h"
@@ -259,7 +260,11 @@ static int last_lines(Run *r, const Course *c) {
         if (is_complete) banner_next(r);
     }
     requests_end(&r->requests);
-    return is_complete ? EXIT_DONE : EXIT_STOPPED;
+    if (is_complete) return EXIT_DONE;
+    /* When a rank ends with another code than 0, mpirun of Open MPI 5 drops text that it has not forwarded yet. So rank
+     * 0, for which the others wait before they end, gives it time to forward these lines. */
+    if (run_is_rank0(r) && comm_size(r->comm) > 1) usleep(300000);
+    return EXIT_STOPPED;
 }
 
 /* Ends a run that is complete at its start. A job that was requeued although it is at run.stop_step ends here, too. */
