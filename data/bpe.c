@@ -230,8 +230,8 @@ int  bpe_id_is_special(const Bpe *b, int32_t id) {
 static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
 
 /* Returns the index at which the search for a pair begins in a hash table of `places` places, a power of two. The index
- * is taken from the upper bits of Knuth's multiplicative hash. Its lower bits depend on the right id alone, so with
- * them the searches for all pairs of one right id would begin at the same place. */
+ * is made of bits from 36 up of Knuth's multiplicative hash. Its lower 32 bits do not depend on the left id, so an
+ * index of them would be the same for all pairs that have the second id in common. */
 static size_t first_place(uint64_t pair, size_t places) {
     return (size_t)(pair * 0x9E3779B97F4A7C15u >> 36) & (places - 1);
 }

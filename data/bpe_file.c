@@ -190,8 +190,8 @@ static int has_all_bytes(const Reading *r) {
            refuse(r, ": no token is the byte 0x%02x alone, so not every text could be encoded: " HELP_JSON, missing);
 }
 
-/* Adds a token that is both an added token and in the vocabulary to r->plain if its text is printable ASCII, which
- * byte-level BPE writes as it is. */
+/* Appends to r->plain the id of an added token that the vocabulary also has, if its text is printable ASCII without
+ * spaces, which byte-level BPE writes as it is. Enters a token of one character as a special token at once. */
 static void take_plain(Reading *r, int32_t id, const char *text) {
     size_t n = strlen(text);
     for (size_t i = 0; i < n; i++)

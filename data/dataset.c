@@ -105,15 +105,15 @@ NORETURN static void fail_no_match(const char *key, const char *pattern, int64_t
     char      there[sizeof folder + 32];
     snprintf(there, sizeof there, "%s/tokenizer.json", folder);
     if (vocab_size <= 256 || strncmp(key, "eval: ", 6) == 0)
-        snprintf(cure, sizeof cure, "to make them from a text: ./train_gpt tokenize TEXT out=%s", out.text);
+        snprintf(cure, sizeof cure, "to make the data from a text: ./train_gpt tokenize TEXT out=%s", out.text);
     else if (access(there, F_OK) == 0)
-        snprintf(cure, sizeof cure, "to make them from a text: ./train_gpt tokenize TEXT out=%s tokenizer=%s", out.text,
-                 out.text);
+        snprintf(cure, sizeof cure, "to make the data from a text: ./train_gpt tokenize TEXT out=%s tokenizer=%s",
+                 out.text, out.text);
     else
         snprintf(cure, sizeof cure,
-                 "to make them from a text: ./train_gpt train-tokenizer TEXT out=%s vocab_size=%lld, then ./train_gpt "
-                 "tokenize TEXT out=%s tokenizer=%s; if the model has a tokenizer, leave out the first command and "
-                 "give tokenizer= its file or folder",
+                 "to make the data from a text: ./train_gpt train-tokenizer TEXT out=%s vocab_size=%lld, then "
+                 "./train_gpt tokenize TEXT out=%s tokenizer=%s; if there is a tokenizer already, leave out the first "
+                 "command and give tokenizer= its file or folder",
                  out.text, (long long)vocab_size, out.text, out.text);
     for (size_t i = 0; i < sizeof FETCHED / sizeof *FETCHED; i++)
         if (slash && strncmp(folder, "datasets/", 9) == 0 && strcmp(folder + 9, FETCHED[i]) == 0)

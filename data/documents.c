@@ -316,7 +316,7 @@ static int begins_json(const OpenSource *s) {
 }
 
 /* Returns the note on a text that begins with a JSON object but is not JSON Lines. The note has the command that makes
- * rows of the text; the command depends on what stands behind the object in the first line. */
+ * rows of the text. The command depends on what follows the object in the first line. */
 static const char *note_on_objects(const OpenSource *s) {
     size_t at = s->first, end;
     for (end = at; end < s->helds && s->held[end] != '\n';) end++;

@@ -146,7 +146,8 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
     int64_t place = (int64_t)blockIdx.x * WARP;
     int32_t token = list.token[place];
     if (token >= rows_of_wte) return;
-    /* returns if `place` is the last place of its token: if the token has over 32 places, an earlier block adds it */
+    /* a quick end at the last place of a token: an earlier block adds it if it has over 32 places, otherwise
+     * embedding_runs_kernel does */
     if (place + 1 >= N || list.token[place + 1] != token) return;
     /* places of one token are neighbours in the sorted list; a block at an earlier place adds this token */
     if (place >= WARP && list.token[place - WARP] == token) return;

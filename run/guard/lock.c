@@ -231,8 +231,8 @@ static LockDecision look(RunLock *l, double first_ms) {
     if (decision == LOCK_REFUSE) {
         int is_stale = flocked && strcmp(holder.host, l->self.host) == 0 && !lives;
         if (is_stale && seen.still_ms >= LOCK_ENDING_MS)
-            fail(EXIT_LOCKED, "%s%s is still locked: its last job (%s) has ended, but for %d s a thread of it or a "
-                 "program that it started has held the lock; wait for its end, or choose another %s",
+            fail(EXIT_LOCKED, "%s%s is still locked: its last job (%s) has ended, and %d s later a thread of that job "
+                 "or a program that it started still holds the lock; wait until that ends, or choose another %s",
                  l->by, l->dir, describe(text, who), LOCK_ENDING_MS / 1000, l->key);
         fail(EXIT_LOCKED, "%s%s is in use by another job (%s); wait for it, or choose another %s", l->by, l->dir,
              is_stale ? "it has just begun" : describe(text, who), l->key);

@@ -23,7 +23,7 @@ flock "$run/lock" sleep 30 & holder=$!
 at=$SECONDS; train run.dir="$run" > /dev/null 2> "$WORK/err"; status=$?
 expect "one that it holds for longer is refused, within 20 s" [ $status -eq 73 -a $((SECONDS - at)) -le 20 ]
 expect "with what holds it" grep -q "this job waits up to 10 s for it" "$WORK/err"
-expect "and since when" eval 'tr "\n" " " < "$WORK/err" | tr -s " " | grep -q "$run is still locked: its last job (host .*, process $job) has ended, but for 10 s a thread"'
+expect "and for how long it waited" eval 'tr "\n" " " < "$WORK/err" | tr -s " " | grep -q "$run is still locked: its last job (host .*, process $job) has ended, and 10 s later a thread"'
 kill $(pgrep -P $holder) $holder; wait $holder 2> /dev/null
 flock "$run/lock" sleep 2 & holder=$!
 expect "a lock that a dead job holds for 2 s is waited for" eval 'train run.dir="$run" $forever checkpoint.every=5 run.stop_step=3 > "$WORK/out" 2>&1; [ $? -eq 75 ] && ! kill -0 $holder 2> /dev/null'

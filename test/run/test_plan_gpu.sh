@@ -63,8 +63,8 @@ refuses "nodes that do not divide the ranks" "ranks=8 cannot be divided evenly a
 refuses "more GPUs than a node has" "nodes=2 or more" gpu=h100 ranks=16 nodes=1
 refuses "a card and a cluster" "one of them" gpu=h100 cluster=here
 refuses "a price of nothing" "price=-1" gpu=h100 price=-1
-refuses "a price of this machine" "price= need a machine to simulate" price=2
-refuses "nodes of this machine" "nodes=2 needs gpu=" nodes=2 ranks=2
+refuses "price= without gpu= or cluster=" "price= need a machine to simulate" price=2
+refuses "nodes= without gpu=" "nodes=2 needs gpu=" nodes=2 ranks=2
 refuses "the memory of this machine, and a card" "leave out either" gpu=h100 memory=80GiB
 refuses "kernels, in a build of the CPU's" "make BACKEND=emu" gpu=h100 kernels=true
 refuses "kernels without a card" "gpu=h100" kernels=true

@@ -32,12 +32,12 @@ if [ "$(id -u)" = 0 ] && command -v setpriv > /dev/null; then
 else echo "skip no thread can be started: needs root"; fi
 
 # Tries limits of address space, from hardly enough to load the program to enough for a run. Every run must end with 0
-# or 71, none by a signal. `least` is the smallest KiB with which the system can load the program and its libraries.
-# With less the loader ends with 127. In two ranges of under 100 KiB the loader ends by signal 11 and libgomp with 1,
-# both before any code of ours (glibc 2.36, GCC 12): so up to two sizes in steps of 1000 KiB may end otherwise.
+# or 71, none by a signal. `least` is the first limit, in KiB, at which --version ends so. Below it the loader ends with
+# 127. At the limits of two bands, each less than 100 KiB wide, the loader dies of signal 11 (139), or libgomp ends with
+# 1, before any code of ours (glibc 2.36, GCC 12). So the search passes over at most two limits with these two codes.
 least=90000 others=0
 while (ulimit -v $least; "$TRAIN" --version > /dev/null 2>&1); status=$?; [ $least -lt 200000 ]; do
-    case $status in 127) ;; 0 | 71) break ;; *) [ $((others += 1)) -le 2 ] || break ;; esac
+    case $status in 127) ;; 1 | 139) [ $((others += 1)) -le 2 ] || break ;; *) break ;; esac
     least=$((least + 1000))
 done 2> /dev/null
 if ! sanitized "address space that runs out" "needs more than there is"; then
